@@ -1,0 +1,20 @@
+"""Turns token ids into token ids, many sequences on several models at once, in its own process."""
+
+from . import messages
+from .config import EngineConfig, LaneConfig
+from .errors import EngineBusy, EngineDead, EngineError, ModelError, RequestRejected, SequenceFailed
+from .messages import SamplingParams, ThinkLimit
+
+__all__ = [
+    "EngineBusy",
+    "EngineConfig",
+    "EngineDead",
+    "EngineError",
+    "LaneConfig",
+    "ModelError",
+    "RequestRejected",
+    "SamplingParams",
+    "SequenceFailed",
+    "ThinkLimit",
+    "messages",
+]

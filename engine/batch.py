@@ -1,0 +1,63 @@
+"""What one forward pass works on, and who carries it out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForwardBatch:
+    """The rows of one step: T tokens of S sequences, each sequence's tokens contiguous and in order.
+
+    A sequence's chunk may be a prefill piece, one decode row, or drafts to verify: all are "the next n tokens".
+    """
+
+    token_ids: torch.Tensor
+    """int64 [T]."""
+    positions: torch.Tensor
+    """int64 [T], position of each token in its sequence, from 0."""
+    slots: torch.Tensor
+    """int64 [T], where its keys and values go: block id * block_size + offset."""
+    query_starts: torch.Tensor
+    """int32 [S + 1], first row of each sequence; the last entry is T."""
+    seq_lens: torch.Tensor
+    """int32 [S], tokens of the sequence in the cache once this step has written its own."""
+    block_tables: torch.Tensor
+    """int32 [S, B], block ids of each sequence in order, padded with 0."""
+    logit_rows: torch.Tensor
+    """int64 [R], rows whose logits are wanted, ascending."""
+    query_lens: tuple[int, ...]
+    """`query_starts` differences as Python ints, so that no kernel has to read a tensor back to plan its work."""
+    context_lens: tuple[int, ...]
+    """`seq_lens` as Python ints."""
+    experts: torch.Tensor | None = None
+    """int32 [T], active experts of each token; None means the model's own number for all."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelFacts:
+    """What the scheduler and the clients must know of a loaded model."""
+
+    vocab: int
+    context: int
+    eos: tuple[int, ...]
+    kv_bytes_per_token: int
+    experts: int = 0
+    experts_per_token: int = 0
+
+
+class Runner(Protocol):
+    """Owns weights and KV tensors of one lane. Called from the engine's only thread."""
+
+    facts: ModelFacts
+    blocks: int
+    block_size: int
+
+    def forward(self, batch: ForwardBatch) -> torch.Tensor:
+        """Write the batch's keys and values into the cache and return logits, float32 [R, vocab].
+
+        The tensor may be overwritten by the next call.
+        """

@@ -1,0 +1,50 @@
+"""What an engine process is told at its start. Torch-free: the gateway builds it, the engine reads it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Precision = Literal["auto", "bf16", "fp32"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaneConfig:
+    """One model hosted by the engine, with its own scheduler, block pool and runner."""
+
+    name: str
+    model: str
+    """Path of a Hugging Face style folder: config.json and safetensors."""
+    precision: Precision = "auto"
+    """Weights and activations; `auto` is bf16."""
+    block_size: int = 16
+    """Tokens a KV block."""
+    kv_bytes: int = 1 << 30
+    """Memory for the KV cache, bytes; rounded down to whole blocks."""
+    blocks: int = 0
+    """Number of KV blocks outright; 0 derives it from `kv_bytes`."""
+    context: int = 0
+    """Most tokens a sequence may hold; 0 takes the model's own limit. Never more than the pool can hold."""
+    max_sequences: int = 64
+    """Most sequences running at once."""
+    max_waiting: int = 1024
+    """Most sequences waiting; beyond it a request fails as busy."""
+    max_batch_tokens: int = 512
+    """Token budget of a step: prefill chunks and decode rows together."""
+    weight: float = 1.0
+    """Share of the machine relative to the other lanes, when they compete."""
+    prefix_cache: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineConfig:
+    """One engine process: one device, one or more lanes."""
+
+    lanes: tuple[LaneConfig, ...]
+    address: str = ""
+    """ZeroMQ endpoint to bind (`ipc://…`, `tcp://…`); empty picks a private ipc path."""
+    device: str = "cpu"
+    threads: int = 0
+    """Compute threads; 0 takes the cores this process may use."""
+    client_timeout: float = 15.0
+    """Seconds of silence after which a client counts as gone and its sequences are aborted."""

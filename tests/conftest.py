@@ -1,0 +1,24 @@
+"""Makes the mapped namespace importable from the source tree (`tiergate.<room>` is the folder `<room>/`), and `fakes`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+ROOMS = ("agents", "budget", "engine", "gateway", "kernels", "tiers")
+
+
+def link_rooms() -> Path:
+    """Link every room under `build/types/tiergate/` and return `build/types`, for sys.path and the type checkers."""
+    base = ROOT / "build" / "types"
+    home = base / "tiergate"
+    home.mkdir(parents=True, exist_ok=True)
+    for room in ROOMS:
+        link, target = home / room, ROOT / room
+        if target.is_dir() and not link.is_symlink():
+            link.symlink_to(target)
+    return base
+
+
+sys.path[:0] = [str(link_rooms()), str(ROOT / "tests")]

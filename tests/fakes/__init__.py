@@ -1,0 +1,1 @@
+"""Stand-ins for the expensive parts: a tier, an engine, a model."""

@@ -1,0 +1,72 @@
+"""What a tier is, as configuration says it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+Precision = Literal["auto", "bf16", "fp32"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ThinkingSpec:
+    """How a tier's model thinks. Empty strings are filled from the model folder's `tiergate.json`."""
+
+    enabled: bool = False
+    """The tier thinks first unless a request says otherwise."""
+    opener: str = ""
+    closer: str = ""
+    handoff: str = ""
+    """The sentence forced when a thought is cut, before the closer."""
+    budget: int | None = None
+    """Thinking tokens given when neither request nor tenant says anything; None takes the model folder's figure."""
+    efforts: dict[str, int] = field(
+        default_factory=lambda: {
+            "none": 0,
+            "minimal": 32,
+            "low": 128,
+            "medium": 512,
+            "high": 2048,
+            "xhigh": 8192,
+            "max": 16384,
+        }
+    )
+    """Effort level to thinking tokens."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TierSpec:
+    """One `[tiers.<name>]` table."""
+
+    kind: str = "local"
+    """Which module of `tiers/backends` serves it."""
+    model: str = ""
+    """A name from `tiergate models list`, or a path."""
+    aliases: tuple[str, ...] = ()
+    """Further model names under which clients may ask for this tier."""
+    precision: Precision = "auto"
+    kv_bytes: int = 1 << 30
+    """Memory for its KV cache, bytes."""
+    context: int = 0
+    """Most tokens of prompt and answer; 0 takes the model's own limit."""
+    max_sequences: int = 64
+    max_batch_tokens: int = 512
+    max_waiting: int = 1024
+    weight: float = 1.0
+    """Share of the machine against other tiers on the same engine."""
+    max_tokens: int = 1024
+    """The cap on generated tokens when the client names none."""
+    thinking: ThinkingSpec = field(default_factory=ThinkingSpec)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineSpec:
+    """The engine process behind the local tiers."""
+
+    address: str = ""
+    """A running engine's ZeroMQ endpoint to join; empty starts an own one."""
+    device: str = "cpu"
+    threads: int = 0
+    """Compute threads; 0 takes the cores this process may use."""
+    restart_delay: float = 0.2
+    """Seconds before a dead engine is started again; doubles at each death in a row, up to 30."""
