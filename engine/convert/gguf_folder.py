@@ -1,0 +1,123 @@
+"""A GGUF file made into a Hugging Face style folder."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..errors import ModelError
+from . import quant_sidecar
+from .files import write_json, write_text
+from .gguf_config import GgufShape, Json, hf_config
+from .gguf_file import GgufFile, GgufTensor, open_gguf
+from .gguf_names import Target, required, targets, unpermuted_rows
+from .gguf_tokenizer import build_tokenizer, tokenizer_config
+from .progress import Progress
+from .safetensors_file import TensorSlot, writing
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """One tensor to write and where it comes from, rows already in order."""
+
+    target: Target
+    source: GgufTensor
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.source.shape[1:] if self.target.expert is not None else self.source.shape
+
+    def tensor(self) -> GgufTensor:
+        """The source cut to the expert and with its rows in Hugging Face's order, still quantised."""
+        blocks = self.source.blocks
+        if self.target.expert is not None:
+            blocks = blocks[self.target.expert]
+        if self.target.heads:
+            blocks = blocks[unpermuted_rows(len(blocks), self.target.heads)]
+        return GgufTensor(self.source.name, self.shape, self.source.type, blocks)
+
+
+def convert(path: Path, folder: Path, rename: Mapping[str, str], progress: Progress) -> None:
+    """See `tiergate.engine.convert_gguf`."""
+    file = open_gguf(path)
+    config = hf_config(file.architecture, file.metadata, _shape(file))
+    pieces = _pieces(file, config)
+    tokenizer = build_tokenizer(file.metadata, rename)
+    if tokenizer.get_vocab_size() > config["vocab_size"]:
+        raise ModelError(f"{path.name}: the tokenizer has more tokens than the embedding has rows")
+
+    folder.mkdir(parents=True, exist_ok=True)
+    _write_weights(folder / "model.safetensors", pieces, progress)
+    _write_sidecar(folder / "quant.safetensors", pieces)
+    write_text(folder / "tokenizer.json", tokenizer.to_str(pretty=False))
+    write_json(folder / "tokenizer_config.json", tokenizer_config(file.metadata, rename))
+    template = file.metadata.get("tokenizer.chat_template")
+    if isinstance(template, str):
+        write_text(folder / "chat_template.jinja", template)
+    write_json(folder / "generation_config.json", _generation_config(file.metadata))
+    write_json(folder / "config.json", config)
+
+
+def _shape(file: GgufFile) -> GgufShape:
+    embedding = file.tensors.get("token_embd.weight")
+    if embedding is None:
+        raise ModelError(f"{file.path.name}: no token_embd.weight")
+    factors = file.tensors.get("rope_freqs.weight")
+    return GgufShape(
+        vocab=embedding.shape[0],
+        tied="output.weight" not in file.tensors,
+        attention_bias="blk.0.attn_q.bias" in file.tensors,
+        mlp_bias="blk.0.ffn_gate.bias" in file.tensors,
+        rope_factors=tuple(factors.blocks.tolist()) if factors else (),
+    )
+
+
+def _pieces(file: GgufFile, config: Json) -> list[_Piece]:
+    """Everything to write, in the file's order. Raises `ModelError` unless it is exactly the architecture's set."""
+    pieces = [_Piece(target, tensor) for tensor in file.tensors.values() for target in targets(tensor.name, config)]
+    names = [piece.target.name for piece in pieces]
+    if missing := required(config) - set(names):
+        raise ModelError(f"{file.path.name}: no tensor for {min(missing)} ({len(missing)} missing)")
+    if extra := set(names) - required(config):
+        raise ModelError(f"{file.path.name}: {min(extra)} has no place in a {config['model_type']} model")
+    return pieces
+
+
+def _write_weights(path: Path, pieces: list[_Piece], progress: Progress) -> None:
+    layout = {piece.target.name: TensorSlot("BF16", piece.shape) for piece in pieces}
+    progress.begin("converting weights", sum(slot.nbytes for slot in layout.values()))
+    with writing(path, layout) as writer:
+        for piece in pieces:
+            data = piece.tensor().bf16().tobytes()
+            writer.write(piece.target.name, data)
+            progress.advance(len(data))
+
+
+def _write_sidecar(path: Path, pieces: list[_Piece]) -> None:
+    """Write the 4-bit weights as they are; no file when there are none."""
+    layout: dict[str, TensorSlot] = {}
+    kept = [piece for piece in pieces if quant_sidecar.is_four_bit(piece.source.type, piece.shape)]
+    for piece in kept:
+        layout.update(quant_sidecar.slots(piece.target.name.removesuffix(".weight"), *piece.shape))
+    if not kept:
+        path.unlink(missing_ok=True)
+        return
+    with writing(path, layout) as writer:
+        for piece in kept:
+            name, parts = piece.target.name.removesuffix(".weight"), quant_sidecar.split(piece.tensor())
+            writer.write(f"{name}.codes", parts.codes.tobytes())
+            writer.write(f"{name}.scale", parts.scale.tobytes())
+            writer.write(f"{name}.min", parts.min.tobytes())
+
+
+def _generation_config(metadata: Mapping[str, Any]) -> Json:
+    """Chat models may end a turn (`eot`) and a text (`eos`) by different tokens; either ends an answer."""
+    ids = [metadata.get(f"tokenizer.ggml.{key}_token_id") for key in ("eos", "eot")]
+    ends = list(dict.fromkeys(index for index in ids if index is not None))
+    return {
+        "bos_token_id": metadata.get("tokenizer.ggml.bos_token_id"),
+        "eos_token_id": ends[0] if len(ends) == 1 else ends or None,
+        "pad_token_id": metadata.get("tokenizer.ggml.padding_token_id"),
+    }
