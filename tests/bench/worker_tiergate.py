@@ -10,80 +10,46 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
-import msgspec
-import zmq
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from support.engine_socket import EngineSocket
 from tiergate.engine import EngineConfig, LaneConfig, SamplingParams, launch
-from tiergate.engine.messages import Command, Failed, Finished, Generate, Hello, Ready, Reply, Tokens
-
-encode = msgspec.msgpack.Encoder().encode
-decode = msgspec.msgpack.Decoder(list[Reply]).decode
+from tiergate.engine.messages import Generate
 
 
-class Client:
-    """A plain blocking client of one engine."""
+class Jobs:
+    """Runs jobs on one engine. A salt of its own keeps each cold: nothing is found in an earlier round's cache."""
 
-    def __init__(self, address: str) -> None:
-        self.socket = zmq.Context.instance().socket(zmq.DEALER)
-        self.socket.connect(address)
-        self.jobs = 0
-
-    def send(self, *commands: Command) -> None:
-        self.socket.send(encode(list(commands)))
-
-    def receive(self) -> Iterable[Reply]:
-        if not self.socket.poll(600_000):
-            raise TimeoutError("the engine said nothing for ten minutes")
-        return decode(self.socket.recv())
-
-    def wait_ready(self) -> None:
-        self.send(Hello())
-        while not any(isinstance(reply, Ready) for reply in self.receive()):
-            pass
+    def __init__(self, socket: EngineSocket) -> None:
+        self.socket = socket
+        self.count = 0
 
     def together(self, prompts: list[list[int]], new_tokens: int) -> dict[str, Any]:
-        self.jobs += 1
+        self.count += 1
         sampling = SamplingParams(max_tokens=new_tokens, temperature=0.0, ignore_eos=True)
-        names = {f"{self.jobs}-{i}": i for i in range(len(prompts))}
         begin = time.perf_counter()
-        # A salt of its own keeps every job cold: no prompt is found in the prefix cache of an earlier round.
-        salt = f"job-{self.jobs}"
-        self.send(
-            *(
-                Generate(id=name, lane="bench", token_ids=prompts[i], sampling=sampling, salt=salt)
-                for name, i in names.items()
-            )
+        outcomes = self.socket.run(
+            [
+                Generate(id=f"{self.count}-{i}", lane="bench", token_ids=ids, sampling=sampling, salt=str(self.count))
+                for i, ids in enumerate(prompts)
+            ]
         )
-        first: dict[str, float] = {}
-        tokens, open_names = 0, set(names)
-        while open_names:
-            now = None
-            for reply in self.receive():
-                now = now or time.perf_counter()
-                if isinstance(reply, Tokens):
-                    tokens += len(reply.ids)
-                    first.setdefault(reply.id, now - begin)
-                elif isinstance(reply, Finished):
-                    open_names.discard(reply.id)
-                elif isinstance(reply, Failed):
-                    raise RuntimeError(reply.message)
-        return {"seconds": time.perf_counter() - begin, "ttft": list(first.values()), "tokens": tokens}
+        seconds = time.perf_counter() - begin
+        tokens = sum(outcome.finished.completion_tokens for outcome in outcomes.values())
+        return {"seconds": seconds, "ttft": [o.first_at for o in outcomes.values()], "tokens": tokens}
 
     def one_at_a_time(self, prompts: list[list[int]], new_tokens: int) -> dict[str, Any]:
-        parts = []
+        ttft, tokens = [], 0
         begin = time.perf_counter()
         for prompt in prompts:
             waited = time.perf_counter() - begin
             part = self.together([prompt], new_tokens)
-            parts.append({**part, "ttft": [waited + part["ttft"][0]]})
-        return {
-            "seconds": time.perf_counter() - begin,
-            "ttft": [p["ttft"][0] for p in parts],
-            "tokens": sum(p["tokens"] for p in parts),
-        }
+            ttft.append(waited + part["ttft"][0])
+            tokens += part["tokens"]
+        return {"seconds": time.perf_counter() - begin, "ttft": ttft, "tokens": tokens}
 
 
 def main() -> None:
@@ -92,12 +58,13 @@ def main() -> None:
     os.dup2(2, 1)
     engine = launch(EngineConfig(lanes=(LaneConfig(name="bench", model=folder, precision="bf16"),)))
     try:
-        client = Client(engine.address)
-        client.wait_ready()
+        socket = EngineSocket(engine.address)
+        socket.wait_ready()
+        jobs = Jobs(socket)
         print(json.dumps({"ready": True}), file=results)
         for line in sys.stdin:
             job = json.loads(line)
-            run = client.together if job["how"] == "together" else client.one_at_a_time
+            run = jobs.together if job["how"] == "together" else jobs.one_at_a_time
             try:
                 result = run(job["prompts"], job["new_tokens"])
             except Exception as error:

@@ -1,0 +1,1 @@
+"""Small drivers shared by end-to-end tests and benchmarks."""
