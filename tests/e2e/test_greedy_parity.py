@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 import torch
-from e2e.prompts import CONVERSATIONS
+
 from fakes.models import embedded_folder
 from support.engine_socket import EngineSocket, Outcome
-
+from support.prompts import CONVERSATIONS
 from tiergate.engine import EngineConfig, LaneConfig, SamplingParams, launch
 from tiergate.engine.messages import Generate
 
