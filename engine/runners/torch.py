@@ -1,0 +1,64 @@
+"""Runs a lane with PyTorch: the ops of `kernels` called from Python, on any device that PyTorch has."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from ..batch import ForwardBatch, ModelFacts
+from ..config import LaneConfig
+from ..decoder import Decoder
+from ..errors import ModelError
+from ..kv_cache import KVCache, kv_bytes_per_token
+from ..loader import load_weights, read_spec
+
+_DTYPES = {"auto": torch.bfloat16, "bf16": torch.bfloat16, "fp32": torch.float32}
+
+
+class TorchRunner:
+    """Owns weights and KV tensors of one lane."""
+
+    def __init__(self, decoder: Decoder, cache: KVCache, facts: ModelFacts, logits: torch.Tensor) -> None:
+        self._decoder = decoder
+        self._cache = cache
+        self._logits = logits
+        self.facts = facts
+        self.blocks, self.block_size = cache.layers[0].shape[:2]
+
+    @torch.inference_mode()
+    def forward(self, batch: ForwardBatch) -> torch.Tensor:
+        """See `Runner.forward`. Up to `max_sequences` rows of logits live in a buffer that the next call reuses."""
+        fits = len(batch.logit_rows) <= len(self._logits)
+        return self._decoder.forward(batch, self._cache, self._logits if fits else None)
+
+
+def open(config: LaneConfig, device: str) -> TorchRunner:
+    """Load the model of `config` onto `device` (`cpu`, `cuda:0`) and lay out its KV cache. Raises `ModelError`."""
+    place, dtype = torch.device(device), _DTYPES[config.precision]
+    folder = Path(config.model)
+    spec = read_spec(folder)
+    limit = config.context or spec.context
+    reach = int(spec.rope.max_position * spec.rope.factor) if spec.rope.kind == "dynamic" else spec.context
+    if limit > reach:
+        raise ModelError(f"{folder.name}: a context of {limit} tokens was asked for, the model's own is {reach}")
+    each = kv_bytes_per_token(spec, dtype)
+    blocks = config.blocks or config.kv_bytes // (each * config.block_size)
+    if blocks < 1:
+        raise ModelError(
+            f"{folder.name}: {config.kv_bytes} bytes hold no KV block of {config.block_size} tokens of {each} bytes"
+        )
+    context = min(limit, blocks * config.block_size)
+    with torch.inference_mode():
+        decoder = Decoder(spec, load_weights(folder, spec, dtype, place), context)
+        cache = KVCache(spec, blocks=blocks, block_size=config.block_size, dtype=dtype, device=place)
+        logits = torch.empty((config.max_sequences, spec.vocab), dtype=torch.float32, device=place)
+    facts = ModelFacts(
+        vocab=spec.vocab,
+        context=context,
+        eos=spec.eos,
+        kv_bytes_per_token=each,
+        experts=spec.experts,
+        experts_per_token=spec.experts_per_token,
+    )
+    return TorchRunner(decoder, cache, facts, logits)

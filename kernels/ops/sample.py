@@ -1,0 +1,186 @@
+"""Draws the next token of each row of logits.
+
+Random numbers are counter-based, so a draw depends on nothing but its row's own (seed, position): with
+`mix` the finaliser of SplitMix64 (Steele, Lea, Flood, OOPSLA 2014) over unsigned 64-bit arithmetic,
+
+    u = mix(mix(seed) + (position + 1) * 0x9E3779B97F4A7C15) >> 11, times 2^-53.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from ..dispatch import op
+
+Floats = npt.NDArray[np.float32]
+Ints = npt.NDArray[np.int64]
+
+NUMERIC = -1
+"""In place of a token: the row has a NaN or +inf, or no token left with a logit above -inf."""
+
+_GREEDY_BELOW = 1e-5
+_HEAVIEST = (1e-2, 1e-4, 1e-7, 0.0)
+_SPAN = 256
+_MASK = (1 << 64) - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampleRows:
+    """Parameters of R rows, on the host. Applied in this order: edits, bans, temperature, top-k, top-p, min-p, draw."""
+
+    temperature: Floats
+    """[R]; below 1e-5 is greedy: the largest logit, of equals the lowest id."""
+    top_k: Ints
+    """[R]; 0 keeps all."""
+    top_p: Floats
+    """[R], in (0, 1]."""
+    min_p: Floats
+    """[R], in [0, 1]."""
+    seeds: tuple[int, ...]
+    """R of any size; taken modulo 2^64."""
+    positions: tuple[int, ...]
+    """R, from 0."""
+    edit_starts: Ints
+    """[R + 1]; row r's edits are entries edit_starts[r] to edit_starts[r + 1] of the three arrays below."""
+    edit_ids: Ints
+    """[E]; each at most once in a row."""
+    edit_scales: Floats
+    """[E]; divides a positive logit, multiplies another (CTRL, arXiv 1909.05858)."""
+    edit_adds: Floats
+    """[E]; added after that."""
+    bans: dict[int, tuple[int, ...]]
+    """By row: tokens that must not come."""
+
+
+@op
+def sample(logits: torch.Tensor, rows: SampleRows | None) -> list[int]:
+    """logits float32 [R, vocab] → R token ids, or `NUMERIC` for a row without a usable one. None: all rows greedy.
+
+    Logits are left as they are. -inf is a token that cannot come. Ties at a top-k or top-p border go to lower ids.
+    """
+    table = logits.detach().to("cpu").numpy()
+    best = table.argmax(1)
+    top = table[np.arange(len(table)), best]
+    usable = np.isfinite(top)
+    if rows is None:
+        return np.where(usable, best, NUMERIC).tolist()  # type: ignore[no-any-return]
+    starts = rows.edit_starts.tolist()
+    chosen = []
+    for r in range(len(table)):
+        if not usable[r]:
+            chosen.append(NUMERIC)
+            continue
+        row, peak, token = table[r], top[r], int(best[r])
+        begin, end, bans = starts[r], starts[r + 1], rows.bans.get(r)
+        if begin < end or bans:
+            row = _edited(row, rows.edit_ids[begin:end], rows.edit_scales[begin:end], rows.edit_adds[begin:end], bans)
+            token = int(row.argmax())
+            peak = row[token]
+            if not np.isfinite(peak):
+                chosen.append(NUMERIC)
+                continue
+        temperature = rows.temperature[r]
+        if temperature >= _GREEDY_BELOW:
+            u = uniform(rows.seeds[r], rows.positions[r])
+            k = int(rows.top_k[r])
+            token = _draw(row, peak, temperature, k, float(rows.top_p[r]), float(rows.min_p[r]), u)
+        chosen.append(token)
+    return chosen
+
+
+def log_probabilities(row: torch.Tensor, token: int, top: int) -> tuple[float, list[tuple[int, float]]]:
+    """Natural log-softmax of logits float32 [vocab] at `token`, and (id, value) of the `top` likeliest, best first."""
+    values = row.detach().to("cpu").numpy()
+    peak = values.max()
+    total = float(peak) + float(np.log(np.exp(values - peak).sum(dtype=np.float64)))
+    order = _largest(values, min(top, len(values)))
+    return float(values[token]) - total, [(int(i), float(values[i]) - total) for i in order]
+
+
+def uniform(seed: int, position: int) -> float:
+    """The random number in [0, 1) of a draw."""
+    return (_mix(_mix(seed & _MASK) + (position + 1) * 0x9E3779B97F4A7C15 & _MASK) >> 11) * 2.0**-53
+
+
+def _mix(x: int) -> int:
+    x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9 & _MASK
+    x = (x ^ x >> 27) * 0x94D049BB133111EB & _MASK
+    return x ^ x >> 31
+
+
+def _edited(row: Floats, ids: Ints, scales: Floats, adds: Floats, bans: tuple[int, ...] | None) -> Floats:
+    row = row.copy()
+    if len(ids):
+        old = row[ids]
+        row[ids] = np.where(old > 0, old / scales, old * scales) + adds
+    if bans:
+        row[list(bans)] = -np.inf
+    return row
+
+
+def _draw(row: Floats, peak: np.float32, temperature: np.float32, k: int, p: float, floor: float, u: float) -> int:
+    """One token by inverse transform. Survivors of the cuts are always the first n in order of falling logits."""
+    scaled = (row - peak) / temperature
+    if not 0 < k < len(row) and p >= 1 and floor <= 0:
+        return _draw_from_all(np.exp(scaled), u)
+    if 0 < k < len(row):
+        order = _largest(scaled, k)
+        weights = np.exp(scaled[order])
+        total = weights.sum(dtype=np.float64)
+    else:
+        every = np.exp(scaled)
+        total = every.sum(dtype=np.float64)
+        order = _heaviest(scaled, every, p * total, floor)
+        weights = every[order]
+    sums = np.cumsum(weights, dtype=np.float64)
+    count = len(order)
+    if p < 1:
+        count = min(count, int(np.searchsorted(sums, p * total)) + 1)
+    if floor > 0:
+        count = min(count, int(np.count_nonzero(weights >= floor)))
+    count = max(count, 1)
+    return int(order[min(int(np.searchsorted(sums[:count], u * sums[count - 1], side="right")), count - 1)])
+
+
+def _draw_from_all(weights: Floats, u: float) -> int:
+    """Inverse transform in order of ids, by sums over spans first: a running sum over all would take far longer."""
+    spans = np.add.reduceat(weights, np.arange(0, len(weights), _SPAN)).astype(np.float64)
+    sums = np.cumsum(spans)
+    target = u * sums[-1]
+    span = min(int(np.searchsorted(sums, target, side="right")), len(sums) - 1)
+    begin = span * _SPAN
+    inner = np.cumsum(weights[begin : begin + _SPAN], dtype=np.float64)
+    within = target - (sums[span - 1] if span else 0.0)
+    place = int(np.searchsorted(inner, within, side="right"))
+    if place >= len(inner):  # rounding: the last token that can come at all
+        place = int(np.flatnonzero(weights[begin : begin + _SPAN])[-1])
+    return begin + place
+
+
+def _largest(values: Floats, k: int) -> Ints:
+    """Ids of the k largest, largest first, of equals the lower id first."""
+    if k <= 0:
+        return np.empty(0, np.int64)
+    least = np.partition(values, len(values) - k)[len(values) - k]
+    return _ordered(values, np.flatnonzero(values >= least))[:k]
+
+
+def _heaviest(scaled: Floats, weights: Floats, mass: float, floor: float) -> Ints:
+    """Ids, heaviest first, that hold at least `mass` of the weight and all that is above `floor` besides.
+
+    Only those are sorted: they are found by lowering a threshold until enough is above it.
+    """
+    for threshold in _HEAVIEST:
+        ids = np.flatnonzero(weights >= max(threshold, floor))
+        if threshold <= floor or weights[ids].sum(dtype=np.float64) >= mass:
+            break
+    return _ordered(scaled, ids)
+
+
+def _ordered(values: Floats, ids: Ints) -> Ints:
+    """`ids`, given rising, by falling value."""
+    return ids[np.argsort(-values[ids], kind="stable")]

@@ -1,0 +1,121 @@
+"""Every architecture and config variant against transformers' logits, through the paged runner."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from fakes.checkpoints import tiny_checkpoint, tiny_model
+from support.paged import Paged
+from tiergate.engine import LaneConfig
+from tiergate.engine.config import Precision
+from tiergate.engine.runners.torch import TorchRunner
+from tiergate.engine.runners.torch import open as open_runner
+
+
+@dataclass(frozen=True)
+class Variant:
+    name: str
+    arch: str
+    config: dict[str, Any] = field(default_factory=dict)
+
+
+VARIANTS = [
+    Variant("plain", "llama"),
+    Variant("tied", "llama", {"tie_word_embeddings": True}),
+    Variant("biased", "llama", {"attention_bias": True, "mlp_bias": True}),
+    Variant("wide-heads", "llama", {"head_dim": 24}),
+]
+LENGTHS = {"a": 13, "b": 5, "c": 29, "d": 1}
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="module", params=VARIANTS, ids=lambda v: f"{v.arch}-{v.name}")
+def variant(request: pytest.FixtureRequest) -> Variant:
+    chosen: Variant = request.param
+    return chosen
+
+
+@pytest.fixture(scope="module")
+def folder(variant: Variant, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_checkpoint(tmp_path_factory.mktemp(variant.name), variant.arch, **variant.config)
+
+
+@pytest.fixture(scope="module")
+def tokens() -> dict[str, list[int]]:
+    generator = torch.Generator().manual_seed(5)
+    return {name: torch.randint(0, 96, (size,), generator=generator).tolist() for name, size in LENGTHS.items()}
+
+
+@pytest.fixture(scope="module")
+def expected(variant: Variant, tokens: dict[str, list[int]]) -> dict[str, torch.Tensor]:
+    model = tiny_model(variant.arch, **variant.config)
+    with torch.inference_mode():
+        return {name: model(torch.tensor([ids])).logits[0] for name, ids in tokens.items()}
+
+
+def opened(folder: Path, precision: Precision = "fp32", **config: Any) -> TorchRunner:
+    lane = LaneConfig(name="lane", model=str(folder), precision=precision, block_size=4, blocks=40, **config)
+    return open_runner(lane, "cpu")
+
+
+def close(got: torch.Tensor, want: torch.Tensor) -> None:
+    torch.testing.assert_close(got, want, rtol=0, atol=1e-4)
+
+
+def test_whole_prompts_in_one_ragged_batch(
+    folder: Path, tokens: dict[str, list[int]], expected: dict[str, torch.Tensor]
+) -> None:
+    got = Paged(opened(folder)).step(tokens)
+    for name in tokens:
+        close(got[name], expected[name])
+
+
+@pytest.mark.parametrize("size", [1, 3, 4, 7, 20])
+def test_chunked_prefill(
+    folder: Path, tokens: dict[str, list[int]], expected: dict[str, torch.Tensor], size: int
+) -> None:
+    paged, ids = Paged(opened(folder), seed=size), tokens["c"]
+    rows = [paged.step({"c": ids[at : at + size]})["c"] for at in range(0, len(ids), size)]
+    close(torch.cat(rows), expected["c"])
+
+
+def test_decode_rows_beside_prefill_chunks(
+    folder: Path, tokens: dict[str, list[int]], expected: dict[str, torch.Tensor]
+) -> None:
+    """Sequences of unequal lengths join one after another; each step mixes single rows, drafts and chunks."""
+    paged = Paged(opened(folder), seed=3)
+    chunks = {"a": [6, 1, 1, 1, 3, 1], "b": [0, 2, 1, 1, 1, 0], "c": [0, 0, 9, 1, 1, 18], "d": [0, 0, 0, 1, 0, 0]}
+    done = dict.fromkeys(tokens, 0)
+    for step in range(6):
+        feed = {}
+        for name, sizes in chunks.items():
+            if sizes[step]:
+                feed[name] = tokens[name][done[name] : done[name] + sizes[step]]
+        for name, rows in paged.step(feed).items():
+            close(rows, expected[name][done[name] : done[name] + len(rows)])
+            done[name] += len(rows)
+    assert done == LENGTHS
+
+
+def test_last_rows_alone(folder: Path, tokens: dict[str, list[int]], expected: dict[str, torch.Tensor]) -> None:
+    got = Paged(opened(folder)).step(tokens, last_only=True)
+    for name in tokens:
+        close(got[name], expected[name][-1:])
+
+
+def test_bf16_stays_near(folder: Path, tokens: dict[str, list[int]], expected: dict[str, torch.Tensor]) -> None:
+    got = Paged(opened(folder, "bf16")).step(tokens)
+    have, want = torch.cat(list(got.values())), torch.cat(list(expected.values()))
+    assert have.dtype == torch.float32
+    cosine = torch.nn.functional.cosine_similarity(have.flatten(), want.flatten(), dim=0)
+    assert cosine >= 0.999
+    assert (have - want).abs().max() <= 0.15 * want.std()
