@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from tiergate.budget import Limits
 
 from .config import TierSpec
-from .types import ChatRequest, Event
+from .types import ChatRequest, Event, Usage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +38,21 @@ class TierHealth:
     waiting: int = 0
 
 
+class Answer(AsyncIterator[Event], Protocol):
+    """An answer as it comes: `Start` first and `Finish` last, or a `TierError`.
+
+    Leave it with `aclose()`, also after a cancellation: iteration that is cancelled aborts the generation at once,
+    and `aclose` waits a moment for what it has really cost.
+    """
+
+    @property
+    def usage(self) -> Usage:
+        """Spent so far. The engine's own count once the answer ended, or was closed; before that an estimate."""
+
+    async def aclose(self) -> None:
+        """Abort what still runs, within one engine step. Idempotent; returns within a second or so."""
+
+
 class Tier(Protocol):
     """Something that answers chats."""
 
@@ -60,10 +75,7 @@ class Tier(Protocol):
         Raises `BadPrompt`, `BadField`, `ContextTooLong`, `TierUnavailable`.
         """
 
-    def stream(self, request: ChatRequest, prompt: Prompt, limits: Limits) -> AsyncIterator[Event]:
-        """Answer. Yields `Start` first and `Finish` last, or raises a `TierError`.
-
-        Closing the iterator early (or cancelling its task) aborts the generation within one engine step.
-        """
+    def stream(self, request: ChatRequest, prompt: Prompt, limits: Limits) -> Answer:
+        """Answer. Nothing runs before the first event is asked for; `Start` comes when the tier has taken it."""
 
     async def close(self) -> None: ...
