@@ -41,3 +41,11 @@ class StoreUnavailable(BudgetError):
 
 class UnknownKey(BudgetError):
     """No tenant owns this key."""
+
+
+class BadSetting(BudgetError):
+    """A setting of this room makes no sense. `where` is its key path, as `tenants.alice.keys[0]`."""
+
+    def __init__(self, where: str, message: str) -> None:
+        super().__init__(f"{where}: {message}")
+        self.where = where
