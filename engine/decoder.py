@@ -7,12 +7,15 @@ from dataclasses import dataclass
 import torch
 
 from tiergate.kernels import (
+    Experts,
     Linear,
     embedding,
     gated_mlp,
     linear_residual,
     lm_head,
+    moe,
     norm_linear,
+    pack_experts,
     pack_linear,
     paged_attention,
     plan_attention,
@@ -22,7 +25,7 @@ from tiergate.kernels import (
 
 from .batch import ForwardBatch
 from .kv_cache import KVCache
-from .models.spec import LayerSpec, ModelSpec
+from .models.spec import LayerSpec, ModelSpec, MoeSpec
 from .rope import frequencies
 
 
@@ -30,6 +33,14 @@ from .rope import frequencies
 class _Dense:
     gate_up: Linear
     down: Linear
+
+
+@dataclass(frozen=True, slots=True)
+class _Sparse:
+    router: Linear
+    experts: Experts
+    active: int
+    renormalise: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +53,7 @@ class _Layer:
     scale: float
     window: int
     mlp_norm: torch.Tensor
-    mlp: _Dense
+    mlp: _Dense | _Sparse
 
 
 class Decoder:
@@ -74,6 +85,7 @@ class Decoder:
             )
             for window in {layer.window for layer in self._layers}
         }
+        experts = batch.experts
         for layer, kv in zip(self._layers, cache.layers, strict=True):
             qkv = norm_linear(x, layer.attention_norm, layer.qkv, eps)
             q = rope_kv(qkv, cos, sin, kv, batch.slots, q_norm=layer.q_norm, k_norm=layer.k_norm, eps=eps)
@@ -81,15 +93,38 @@ class Decoder:
             if layer is self._layers[-1]:
                 # Behind the last cache write only the rows whose logits are wanted matter.
                 x, attended = x.index_select(0, batch.logit_rows), attended.index_select(0, batch.logit_rows)
+                experts = None if experts is None else experts.index_select(0, batch.logit_rows)
             x = linear_residual(attended, layer.out, x)
-            x = gated_mlp(x, layer.mlp_norm, layer.mlp.gate_up, layer.mlp.down, eps)
+            x = _feed_forward(x, layer, eps, experts)
         return lm_head(x, self._norm, self._head, eps, out)
+
+
+def _feed_forward(x: torch.Tensor, layer: _Layer, eps: float, experts: torch.Tensor | None) -> torch.Tensor:
+    mlp = layer.mlp
+    if isinstance(mlp, _Dense):
+        return gated_mlp(x, layer.mlp_norm, mlp.gate_up, mlp.down, eps)
+    return moe(
+        x,
+        layer.mlp_norm,
+        mlp.router,
+        mlp.experts,
+        eps,
+        active=mlp.active,
+        renormalise=mlp.renormalise,
+        experts=experts,
+    )
 
 
 def _layer(spec: LayerSpec, weights: dict[str, torch.Tensor], prefix: str) -> _Layer:
     def linear(name: str) -> Linear:
         return pack_linear(weights.pop(prefix + name), weights.pop(f"{prefix}{name}_bias", None))
 
+    mlp: _Dense | _Sparse
+    if isinstance(spec.mlp, MoeSpec):
+        experts = pack_experts(weights.pop(prefix + "experts_gate_up"), weights.pop(prefix + "experts_down"))
+        mlp = _Sparse(linear("router"), experts, spec.mlp.active, spec.mlp.renormalise)
+    else:
+        mlp = _Dense(linear("gate_up"), linear("down"))
     return _Layer(
         attention_norm=weights.pop(prefix + "attention_norm"),
         qkv=linear("qkv"),
@@ -99,5 +134,5 @@ def _layer(spec: LayerSpec, weights: dict[str, torch.Tensor], prefix: str) -> _L
         scale=spec.attention.scale,
         window=spec.attention.window,
         mlp_norm=weights.pop(prefix + "mlp_norm"),
-        mlp=_Dense(linear("gate_up"), linear("down")),
+        mlp=mlp,
     )

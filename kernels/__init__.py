@@ -1,36 +1,56 @@
 """The tensor operations, each with a PyTorch reference."""
 
 from .dispatch import Choice
-from .linear import Linear, pack_linear
+from .linear import Experts, Linear, pack_experts, pack_linear
 from .ops.embedding import embedding
 from .ops.gated_mlp import gated_mlp
 from .ops.linear_residual import linear_residual
 from .ops.lm_head import lm_head
+from .ops.moe import moe
 from .ops.norm_linear import norm_linear
 from .ops.paged_attention import paged_attention
 from .ops.plan_attention import AttentionPlan, plan_attention
 from .ops.rope_kv import rope_angles, rope_kv
+from .ops.sample import NUMERIC, SampleRows, log_probabilities, sample
 from .report import BackendReport, report
 
 __all__ = [
+    "NUMERIC",
     "AttentionPlan",
     "BackendReport",
     "Choice",
+    "Experts",
     "Linear",
+    "SampleRows",
     "backend_report",
     "embedding",
     "gated_mlp",
     "linear_residual",
     "lm_head",
+    "log_probabilities",
+    "moe",
     "norm_linear",
+    "pack_experts",
     "pack_linear",
     "paged_attention",
     "plan_attention",
     "rope_angles",
     "rope_kv",
+    "sample",
 ]
 
-_OPS = (embedding, gated_mlp, linear_residual, lm_head, norm_linear, paged_attention, plan_attention, rope_kv)
+_OPS = (
+    embedding,
+    gated_mlp,
+    linear_residual,
+    lm_head,
+    moe,
+    norm_linear,
+    paged_attention,
+    plan_attention,
+    rope_kv,
+    sample,
+)
 
 
 def backend_report(device: str = "cpu") -> BackendReport:

@@ -35,6 +35,21 @@ def pack_linear(weight: torch.Tensor, bias: torch.Tensor | None = None) -> Linea
     return Linear(weight.contiguous(), bias, packed=False)
 
 
+@dataclass(frozen=True, slots=True)
+class Experts:
+    """The matrices of a layer's routed experts. Made by `pack_experts`."""
+
+    gate_up: tuple[Linear, ...]
+    """One an expert: [2 * width, hidden], gate above up."""
+    down: tuple[Linear, ...]
+    """One an expert: [hidden, width]."""
+
+
+def pack_experts(gate_up: torch.Tensor, down: torch.Tensor) -> Experts:
+    """Take `gate_up` [E, 2 * width, hidden] and `down` [E, hidden, width] apart and pack each expert's."""
+    return Experts(tuple(map(pack_linear, gate_up)), tuple(map(pack_linear, down)))
+
+
 def apply_linear(x: torch.Tensor, linear: Linear) -> torch.Tensor:
     """x [T, in] → [T, out] in x's dtype, accumulated in float32 or better."""
     if linear.packed and x.shape[0]:

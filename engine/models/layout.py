@@ -15,7 +15,7 @@ def trunk(spec: ModelSpec) -> dict[str, Weight]:
     if not spec.tied:
         weights["head"] = weight(Source("lm_head.weight", (spec.vocab, spec.hidden)))
     for index, layer in enumerate(spec.layers):
-        theirs, ours = f"model.layers.{index}.", f"layers.{index}."
+        theirs, ours = _prefixes(index)
         weights[ours + "attention_norm"] = weight(Source(theirs + "input_layernorm.weight", hidden))
         weights[ours + "mlp_norm"] = weight(Source(theirs + "post_attention_layernorm.weight", hidden))
         for name, operand in _attention(layer.attention, spec.hidden, theirs + "self_attn.").items():
@@ -23,45 +23,35 @@ def trunk(spec: ModelSpec) -> dict[str, Weight]:
     return weights
 
 
-def dense(spec: MlpSpec, hidden: int, prefix: str) -> dict[str, Weight]:
-    """A SwiGLU block: gate above up, and down."""
-    weights = {
-        "gate_up": weight(
-            Source(prefix + "gate_proj.weight", (spec.width, hidden)),
-            Source(prefix + "up_proj.weight", (spec.width, hidden)),
-        ),
-        "down": weight(Source(prefix + "down_proj.weight", (hidden, spec.width))),
-    }
-    if spec.bias:
-        weights["gate_up_bias"] = weight(
-            Source(prefix + "gate_proj.bias", (spec.width,)), Source(prefix + "up_proj.bias", (spec.width,))
-        )
-        weights["down_bias"] = weight(Source(prefix + "down_proj.bias", (hidden,)))
+def dense(spec: ModelSpec, prefix: str) -> dict[str, Weight]:
+    """The SwiGLU blocks of the layers that have one, under `prefix` within the layer."""
+    weights = {}
+    for index, layer in enumerate(spec.layers):
+        if isinstance(layer.mlp, MlpSpec):
+            theirs, ours = _prefixes(index)
+            for name, operand in _gated(layer.mlp, spec.hidden, theirs + prefix).items():
+                weights[ours + name] = operand
     return weights
 
 
-def experts(spec: MoeSpec, hidden: int, prefix: str, names: tuple[str, str, str], fused: str = "") -> dict[str, Weight]:
-    """Routed experts under `prefix`: `names` are gate, up and down of one expert, `fused` the prefix of stacked ones.
+def experts(spec: ModelSpec, prefix: str, names: tuple[str, str, str], fused: str = "") -> dict[str, Weight]:
+    """The routed experts of the layers that have them: `names` are gate, up and down of one expert.
 
-    Checkpoints on disk hold a tensor for each expert's matrix; a module saved as it is in memory holds them stacked.
+    Published checkpoints hold each expert's matrices under `prefix`; a module saved as it is in memory holds them
+    stacked, under `fused` (the same prefix unless given).
     """
-    gate, up, down = names
-    fused = fused or prefix
-    count, width = spec.experts, spec.width
-    each = [f"{prefix}experts.{expert}." for expert in range(count)]
-    gate_up = tuple(Source(f"{one}{name}.weight", (width, hidden)) for one in each for name in (gate, up))
-    downs = tuple(Source(f"{one}{down}.weight", (hidden, width)) for one in each)
-    router = (count, hidden)
-    return {
-        "router": Weight(router, tuple((Source(f"{p}gate.weight", router),) for p in dict.fromkeys((prefix, fused)))),
-        "experts_gate_up": Weight(
-            (count, 2 * width, hidden),
-            (gate_up, (Source(f"{fused}experts.gate_up_proj", (count, 2 * width, hidden)),)),
-        ),
-        "experts_down": Weight(
-            (count, hidden, width), (downs, (Source(f"{fused}experts.down_proj", (count, hidden, width)),))
-        ),
-    }
+    weights = {}
+    for index, layer in enumerate(spec.layers):
+        if isinstance(layer.mlp, MoeSpec):
+            theirs, ours = _prefixes(index)
+            stacked = theirs + (fused or prefix)
+            for name, operand in _experts(layer.mlp, spec.hidden, theirs + prefix, names, stacked).items():
+                weights[ours + name] = operand
+    return weights
+
+
+def _prefixes(index: int) -> tuple[str, str]:
+    return f"model.layers.{index}.", f"layers.{index}."
 
 
 def _attention(spec: AttentionSpec, hidden: int, prefix: str) -> dict[str, Weight]:
@@ -78,3 +68,44 @@ def _attention(spec: AttentionSpec, hidden: int, prefix: str) -> dict[str, Weigh
         weights["q_norm"] = weight(Source(prefix + "q_norm.weight", (spec.head_dim,)))
         weights["k_norm"] = weight(Source(prefix + "k_norm.weight", (spec.head_dim,)))
     return weights
+
+
+def _gated(spec: MlpSpec, hidden: int, prefix: str) -> dict[str, Weight]:
+    both = ("gate_proj", "up_proj")
+    weights = {
+        "gate_up": weight(*(Source(f"{prefix}{name}.weight", (spec.width, hidden)) for name in both)),
+        "down": weight(Source(prefix + "down_proj.weight", (hidden, spec.width))),
+    }
+    if spec.bias:
+        weights["gate_up_bias"] = weight(*(Source(f"{prefix}{name}.bias", (spec.width,)) for name in both))
+        weights["down_bias"] = weight(Source(prefix + "down_proj.bias", (hidden,)))
+    return weights
+
+
+def _experts(spec: MoeSpec, hidden: int, prefix: str, names: tuple[str, str, str], fused: str) -> dict[str, Weight]:
+    gate, up, down = names
+    router, gate_up, downs = (
+        (spec.experts, hidden),
+        (spec.experts, 2 * spec.width, hidden),
+        (spec.experts, hidden, spec.width),
+    )
+    each = [f"{prefix}experts.{expert}." for expert in range(spec.experts)]
+    return {
+        "router": Weight(
+            router, tuple((Source(f"{place}gate.weight", router),) for place in dict.fromkeys((prefix, fused)))
+        ),
+        "experts_gate_up": Weight(
+            gate_up,
+            (
+                tuple(Source(f"{one}{name}.weight", (spec.width, hidden)) for one in each for name in (gate, up)),
+                (Source(f"{fused}experts.gate_up_proj", gate_up),),
+            ),
+        ),
+        "experts_down": Weight(
+            downs,
+            (
+                tuple(Source(f"{one}{down}.weight", (hidden, spec.width)) for one in each),
+                (Source(f"{fused}experts.down_proj", downs),),
+            ),
+        ),
+    }

@@ -36,7 +36,7 @@ def spec(config: Mapping[str, Any]) -> ModelSpec:
         hidden=hidden,
         norm_eps=fields.number("rms_norm_eps", 1e-6),
         tied=fields.flag("tie_word_embeddings", False),
-        rope=read_rope(fields, head_dim),
+        rope=read_rope(fields, head_dim, fields.count("max_position_embeddings", 2048)),
         layers=(layer,) * fields.count("num_hidden_layers"),
         eos=fields.ids("eos_token_id"),
     )
@@ -44,9 +44,4 @@ def spec(config: Mapping[str, Any]) -> ModelSpec:
 
 def weights(spec: ModelSpec) -> dict[str, Weight]:
     """Where a checkpoint keeps each operand."""
-    found = trunk(spec)
-    for index, layer in enumerate(spec.layers):
-        assert isinstance(layer.mlp, MlpSpec)
-        for name, operand in dense(layer.mlp, spec.hidden, f"model.layers.{index}.mlp.").items():
-            found[f"layers.{index}.{name}"] = operand
-    return found
+    return trunk(spec) | dense(spec, "mlp.")

@@ -121,8 +121,12 @@ def refuse_unknown_maths(fields: Fields) -> None:
     fields.refuse("hidden_act", "silu", "swish")
 
 
-def read_rope(fields: Fields, head_dim: int, default_theta: float = 10000.0) -> RopeSpec:
-    """Rotary parameters, from `rope_parameters` (transformers 5) or `rope_theta` and `rope_scaling` (before)."""
+def read_rope(fields: Fields, head_dim: int, longest: int, default_theta: float = 10000.0) -> RopeSpec:
+    """Rotary parameters, from `rope_parameters` (transformers 5) or `rope_theta` and `rope_scaling` (before).
+
+    `longest` is the config's `max_position_embeddings`. These families rotate whole heads, so a partial rotary factor
+    is refused.
+    """
     fields.refuse("partial_rotary_factor", 1, 1.0)
     raw = fields.raw("rope_scaling") or fields.raw("rope_parameters") or {}
     if not isinstance(raw, dict):
@@ -144,7 +148,6 @@ def read_rope(fields: Fields, head_dim: int, default_theta: float = 10000.0) -> 
         if key not in understood and value is not None:
             raise ModelError(f"config.json: rope_parameters.{key} is not supported for rope type {name!r}")
     theta = rope.number("rope_theta", fields.number("rope_theta", default_theta))
-    longest = fields.count("max_position_embeddings", 2048)
     if kind == "default":
         return RopeSpec(kind=kind, theta=theta, dim=head_dim, max_position=longest)
 
@@ -173,6 +176,25 @@ def read_rope(fields: Fields, head_dim: int, default_theta: float = 10000.0) -> 
         short_factor=short,
         long_factor=long,
     )
+
+
+def read_windows(fields: Fields, layers: int) -> tuple[int, ...]:
+    """Sliding window of each layer in tokens, 0 for full attention, as Qwen2 and Qwen3 configs put it.
+
+    `layer_types` names the kind of each layer; without it, `use_sliding_window` turns the layers from
+    `max_window_layers` on into sliding ones.
+    """
+    window = fields.count("sliding_window", 4096) if fields.flag("use_sliding_window", False) else 0
+    kinds = fields.raw("layer_types")
+    if kinds is None:
+        first = fields.count("max_window_layers", 28, least=0)
+        return tuple(window if index >= first else 0 for index in range(layers))
+    known = {"full_attention": 0, "sliding_attention": window}
+    if not isinstance(kinds, list) or len(kinds) != layers or not all(kind in known for kind in kinds):
+        raise ModelError(f"config.json: layer_types must name full or sliding attention for {layers} layers: {kinds!r}")
+    if "sliding_attention" in kinds and not window:
+        raise ModelError("config.json: layer_types has sliding_attention but use_sliding_window is off")
+    return tuple(known[kind] for kind in kinds)
 
 
 def _attention_factor(rope: Fields, kind: RopeKind, factor: float, original: int) -> float:

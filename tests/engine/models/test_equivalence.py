@@ -24,11 +24,68 @@ class Variant:
     config: dict[str, Any] = field(default_factory=dict)
 
 
+LLAMA3 = {
+    "rope_type": "llama3",
+    "rope_theta": 500.0,
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 64,
+}
+YARN = {"rope_type": "yarn", "rope_theta": 500.0, "factor": 4.0, "original_max_position_embeddings": 64}
+
+
+def longrope(original: int) -> dict[str, Any]:
+    return {
+        "rope_type": "longrope",
+        "rope_theta": 500.0,
+        "factor": 4.0,
+        "short_factor": [1.0, 1.2, 1.5, 2.0],
+        "long_factor": [1.5, 2.0, 4.0, 6.0],
+        "original_max_position_embeddings": original,
+    }
+
+
 VARIANTS = [
     Variant("plain", "llama"),
     Variant("tied", "llama", {"tie_word_embeddings": True}),
     Variant("biased", "llama", {"attention_bias": True, "mlp_bias": True}),
     Variant("wide-heads", "llama", {"head_dim": 24}),
+    Variant("one-kv-head", "llama", {"num_key_value_heads": 1}),
+    Variant("all-kv-heads", "llama", {"num_key_value_heads": 4}),
+    Variant("linear", "llama", {"rope_parameters": {"rope_type": "linear", "factor": 3.0, "rope_theta": 500.0}}),
+    Variant("dynamic", "llama", {"rope_parameters": {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 500.0}}),
+    Variant("llama3", "llama", {"rope_parameters": LLAMA3}),
+    Variant("yarn", "llama", {"rope_parameters": YARN}),
+    Variant("longrope-short", "llama", {"rope_parameters": longrope(256)}),
+    Variant("longrope-long", "llama", {"rope_parameters": longrope(8)}),
+    Variant("plain", "qwen2"),
+    Variant("tied", "qwen2", {"tie_word_embeddings": True}),
+    Variant("sliding-tail", "qwen2", {"use_sliding_window": True, "sliding_window": 5, "max_window_layers": 1}),
+    Variant(
+        "layer-types",
+        "qwen2",
+        {
+            "use_sliding_window": True,
+            "sliding_window": 3,
+            "num_hidden_layers": 3,
+            "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+        },
+    ),
+    Variant("yarn", "qwen2", {"rope_parameters": YARN | {"attention_factor": 1.3, "truncate": False}}),
+    Variant("plain", "qwen3"),
+    Variant("tied-biased", "qwen3", {"tie_word_embeddings": True, "attention_bias": True}),
+    Variant("sliding", "qwen3", {"use_sliding_window": True, "sliding_window": 6, "max_window_layers": 0}),
+    Variant("yarn", "qwen3", {"rope_parameters": YARN | {"mscale": 0.7, "mscale_all_dim": 1.2}}),
+    Variant("plain", "qwen3_moe"),
+    Variant("raw-weights", "qwen3_moe", {"norm_topk_prob": False}),
+    Variant("mixed-layers", "qwen3_moe", {"num_hidden_layers": 4, "mlp_only_layers": [1], "decoder_sparse_step": 2}),
+    Variant("first-dense", "qwen3_moe", {"num_hidden_layers": 3, "mlp_only_layers": [0]}),
+    Variant("sliding-biased", "qwen3_moe", {"use_sliding_window": True, "sliding_window": 5, "attention_bias": True}),
+    Variant("plain", "mixtral"),
+    Variant("tied", "mixtral", {"tie_word_embeddings": True}),
+    Variant("sliding", "mixtral", {"sliding_window": 4}),
+    Variant("one-expert", "mixtral", {"num_experts_per_tok": 1, "head_dim": 12}),
 ]
 LENGTHS = {"a": 13, "b": 5, "c": 29, "d": 1}
 
