@@ -3,6 +3,7 @@
 from . import messages
 from .config import EngineConfig, LaneConfig
 from .errors import EngineBusy, EngineDead, EngineError, ModelError, RequestRejected, SequenceFailed
+from .launch import EngineProcess, launch
 from .messages import SamplingParams, ThinkLimit
 
 __all__ = [
@@ -10,11 +11,13 @@ __all__ = [
     "EngineConfig",
     "EngineDead",
     "EngineError",
+    "EngineProcess",
     "LaneConfig",
     "ModelError",
     "RequestRejected",
     "SamplingParams",
     "SequenceFailed",
     "ThinkLimit",
+    "launch",
     "messages",
 ]

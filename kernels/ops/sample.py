@@ -156,8 +156,8 @@ def _draw_from_all(weights: Floats, u: float) -> int:
     inner = np.cumsum(weights[begin : begin + _SPAN], dtype=np.float64)
     within = target - (sums[span - 1] if span else 0.0)
     place = int(np.searchsorted(inner, within, side="right"))
-    if place >= len(inner):  # rounding: the last token that can come at all
-        place = int(np.flatnonzero(weights[begin : begin + _SPAN])[-1])
+    if place >= len(inner):  # rounding: the last token up to here that can come at all
+        return int(np.flatnonzero(weights[: begin + _SPAN])[-1])
     return begin + place
 
 
