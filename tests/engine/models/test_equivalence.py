@@ -114,7 +114,12 @@ def tokens() -> dict[str, list[int]]:
 
 @pytest.fixture(scope="module")
 def expected(variant: Variant, tokens: dict[str, list[int]]) -> dict[str, torch.Tensor]:
-    model = tiny_model(variant.arch, **variant.config)
+    return reference(variant, tokens, torch.float32)
+
+
+def reference(variant: Variant, tokens: dict[str, list[int]], dtype: torch.dtype) -> dict[str, torch.Tensor]:
+    """Transformers' own logits, computed in `dtype`."""
+    model = tiny_model(variant.arch, **variant.config).to(dtype)
     # Transformers switches longrope's factors with the length at hand, a lane never does: so all are run at one length,
     # behind which no causal row can look.
     with torch.inference_mode():
@@ -172,11 +177,14 @@ def test_last_rows_alone(folder: Path, tokens: dict[str, list[int]], expected: d
         close(got[name], expected[name][-1:])
 
 
-def test_bf16_stays_near(folder: Path, tokens: dict[str, list[int]], expected: dict[str, torch.Tensor]) -> None:
+def test_bf16_is_as_near_as_transformers_bf16(
+    variant: Variant, folder: Path, tokens: dict[str, list[int]], expected: dict[str, torch.Tensor]
+) -> None:
     got = Paged(opened(folder, "bf16")).step(tokens)
     have, want = torch.cat(list(got.values())), torch.cat(list(expected.values()))
+    theirs = torch.cat(list(reference(variant, tokens, torch.bfloat16).values())).float()
     assert have.dtype == torch.float32
     cosine = torch.nn.functional.cosine_similarity(have.flatten(), want.flatten(), dim=0)
     assert cosine >= 0.999
-    # Not the maximum: where two experts' router weights are nearly equal, rounding may turn the choice.
-    assert (have - want).abs().flatten().quantile(0.99) <= 0.1 * want.std()
+    # The median, because rounding may turn the choice between two experts whose router weights are nearly equal.
+    assert (have - want).abs().median() <= 1.25 * (theirs - want).abs().median()
