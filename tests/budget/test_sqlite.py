@@ -115,8 +115,9 @@ async def test_what_arrives_together_is_written_together(tmp_path: Path) -> None
     books.go.clear()
     calls = [asyncio.create_task(store.reserve(hold("first", limit=10_000)))]
     await asyncio.sleep(0.01)
-    calls += [asyncio.create_task(store.reserve(hold(str(n), limit=10_000))) for n in range(50)]
-    await asyncio.sleep(0.01)
+    for n in range(50):
+        calls.append(asyncio.create_task(store.reserve(hold(str(n), limit=10_000))))
+        await asyncio.sleep(0)
     books.go.set()
     assert await asyncio.gather(*calls) == [None] * 51
     assert books.batches == [1, 50]
