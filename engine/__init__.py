@@ -2,6 +2,7 @@
 
 from . import messages
 from .config import EngineConfig, LaneConfig
+from .convert import ModelSummary, Progress, Respell, Silent, convert_gguf, inspect_model, upcycle
 from .errors import EngineBusy, EngineDead, EngineError, ModelError, RequestRejected, SequenceFailed
 from .launch import EngineProcess, launch
 from .messages import SamplingParams, ThinkLimit
@@ -14,10 +15,17 @@ __all__ = [
     "EngineProcess",
     "LaneConfig",
     "ModelError",
+    "ModelSummary",
+    "Progress",
     "RequestRejected",
+    "Respell",
     "SamplingParams",
     "SequenceFailed",
+    "Silent",
     "ThinkLimit",
+    "convert_gguf",
+    "inspect_model",
     "launch",
     "messages",
+    "upcycle",
 ]

@@ -2,30 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from pathlib import Path
 
-from .summary import ModelSummary, inspect_model
 from .progress import Progress, Silent
+from .respell import Respell
+from .summary import ModelSummary, inspect_model
 
-__all__ = ["ModelSummary", "Progress", "Silent", "convert_gguf", "inspect_model", "upcycle"]
+__all__ = ["ModelSummary", "Progress", "Respell", "Silent", "convert_gguf", "inspect_model", "upcycle"]
 
 
 def convert_gguf(
-    path: Path, folder: Path, *, rename: Mapping[str, str] | None = None, progress: Progress | None = None
+    path: Path, folder: Path, *, respell: Sequence[Respell] = (), progress: Progress | None = None
 ) -> None:
     """Make a Hugging Face style folder of a GGUF file of architecture llama, qwen2, qwen3 or qwen3moe.
 
     Writes config.json, model.safetensors (bf16), tokenizer.json, tokenizer_config.json, generation_config.json,
     chat_template.jinja (if the file has one) and quant.safetensors (the exact 4-bit values, if it has any: see
-    `quant_sidecar.py`). Each file appears whole or not at all; config.json comes last. `rename` gives control tokens
-    of the vocabulary a new spelling.
+    `quant_sidecar.py`). Each file appears whole or not at all; config.json comes last. `respell` gives reserved
+    tokens a new spelling and meaning.
 
     Raises `ModelError` when the file is missing, damaged, or something is not understood.
     """
     from .gguf_folder import convert
 
-    convert(path, folder, rename or {}, progress or Silent())
+    convert(path, folder, respell, progress or Silent())
 
 
 def upcycle(

@@ -43,8 +43,7 @@ class GgufTensor:
             values = dequantize(np.ascontiguousarray(self.blocks), self.type)
         except NotImplementedError as error:
             raise ModelError(f"tensor {self.name} is stored as {self.type.name}, which cannot be read") from error
-        rows = values.astype(np.float32, copy=False).reshape(1, -1)
-        return quantize(rows, GGMLQuantizationType.BF16).view(np.uint16).reshape(self.shape)
+        return to_bf16(values)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +64,12 @@ class GgufFile:
         if not isinstance(value, str):
             raise ModelError(f"{self.path.name}: {key} is missing from its metadata")
         return value
+
+
+def to_bf16(values: np.ndarray[Any, Any]) -> np.ndarray[Any, np.dtype[np.uint16]]:
+    """Round to the nearest bfloat16, ties to even; bit patterns of the same shape."""
+    row = values.astype(np.float32, copy=False).reshape(1, -1)
+    return quantize(row, GGMLQuantizationType.BF16).view(np.uint16).reshape(values.shape)
 
 
 def open_gguf(path: Path) -> GgufFile:

@@ -2,28 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from ..errors import ModelError
 from . import quant_sidecar
 from .files import write_json, write_text
 from .gguf_config import GgufShape, Json, hf_config
-from .gguf_file import GgufFile, GgufTensor, open_gguf
-from .gguf_names import Target, required, targets, unpermuted_rows
-from .gguf_tokenizer import build_tokenizer, tokenizer_config
+from .gguf_file import GgufFile, GgufTensor, open_gguf, to_bf16
+from .gguf_names import VOCABULARY_WEIGHTS, Target, required, targets, unpermuted_rows
+from .gguf_tokenizer import build_tokenizer, spelled_tokens, tokenizer_config
 from .progress import Progress
+from .respell import Respell
 from .safetensors_file import TensorSlot, writing
 
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """One tensor to write and where it comes from, rows already in order."""
+    """One tensor to write and where it comes from."""
 
     target: Target
     source: GgufTensor
+    copies: tuple[tuple[int, int, float], ...] = ()
+    """(row, from, scale): rows of it that are replaced by scaled copies of others."""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -38,13 +43,23 @@ class _Piece:
             blocks = blocks[unpermuted_rows(len(blocks), self.target.heads)]
         return GgufTensor(self.source.name, self.shape, self.source.type, blocks)
 
+    def bf16(self) -> bytes:
+        """What to write, row-major."""
+        values = self.tensor().bf16()
+        if self.copies:
+            values = values.copy()
+            for row, like, scale in self.copies:
+                scaled = (values[like].astype(np.uint32) << 16).view(np.float32) * np.float32(scale)
+                values[row] = to_bf16(scaled)
+        return values.tobytes()
 
-def convert(path: Path, folder: Path, rename: Mapping[str, str], progress: Progress) -> None:
+
+def convert(path: Path, folder: Path, respell: Sequence[Respell], progress: Progress) -> None:
     """See `tiergate.engine.convert_gguf`."""
     file = open_gguf(path)
     config = hf_config(file.architecture, file.metadata, _shape(file))
-    pieces = _pieces(file, config)
-    tokenizer = build_tokenizer(file.metadata, rename)
+    pieces = _pieces(file, config, respell)
+    tokenizer = build_tokenizer(file.metadata, respell)
     if tokenizer.get_vocab_size() > config["vocab_size"]:
         raise ModelError(f"{path.name}: the tokenizer has more tokens than the embedding has rows")
 
@@ -52,7 +67,7 @@ def convert(path: Path, folder: Path, rename: Mapping[str, str], progress: Progr
     _write_weights(folder / "model.safetensors", pieces, progress)
     _write_sidecar(folder / "quant.safetensors", pieces)
     write_text(folder / "tokenizer.json", tokenizer.to_str(pretty=False))
-    write_json(folder / "tokenizer_config.json", tokenizer_config(file.metadata, rename))
+    write_json(folder / "tokenizer_config.json", tokenizer_config(file.metadata, respell))
     template = file.metadata.get("tokenizer.chat_template")
     if isinstance(template, str):
         write_text(folder / "chat_template.jinja", template)
@@ -74,9 +89,14 @@ def _shape(file: GgufFile) -> GgufShape:
     )
 
 
-def _pieces(file: GgufFile, config: Json) -> list[_Piece]:
+def _pieces(file: GgufFile, config: Json, respell: Sequence[Respell]) -> list[_Piece]:
     """Everything to write, in the file's order. Raises `ModelError` unless it is exactly the architecture's set."""
-    pieces = [_Piece(target, tensor) for tensor in file.tensors.values() for target in targets(tensor.name, config)]
+    copies = _row_copies(file.metadata, respell)
+    pieces = [
+        _Piece(target, tensor, copies if target.name in VOCABULARY_WEIGHTS else ())
+        for tensor in file.tensors.values()
+        for target in targets(tensor.name, config)
+    ]
     names = [piece.target.name for piece in pieces]
     if missing := required(config) - set(names):
         raise ModelError(f"{file.path.name}: no tensor for {min(missing)} ({len(missing)} missing)")
@@ -85,12 +105,21 @@ def _pieces(file: GgufFile, config: Json) -> list[_Piece]:
     return pieces
 
 
+def _row_copies(metadata: Mapping[str, Any], respell: Sequence[Respell]) -> tuple[tuple[int, int, float], ...]:
+    if not respell:
+        return ()
+    ids = {token: index for index, token in enumerate(spelled_tokens(metadata, respell))}
+    if unknown := [change.like for change in respell if change.like not in ids]:
+        raise ModelError(f"GGUF: no token {unknown[0]!r} to take an embedding from")
+    return tuple((ids[change.to], ids[change.like], change.scale) for change in respell)
+
+
 def _write_weights(path: Path, pieces: list[_Piece], progress: Progress) -> None:
     layout = {piece.target.name: TensorSlot("BF16", piece.shape) for piece in pieces}
     progress.begin("converting weights", sum(slot.nbytes for slot in layout.values()))
     with writing(path, layout) as writer:
         for piece in pieces:
-            data = piece.tensor().bf16().tobytes()
+            data = piece.bf16()
             writer.write(piece.target.name, data)
             progress.advance(len(data))
 

@@ -35,6 +35,9 @@ _EXPERTS = {
 }
 """Model type to the module that holds the router and the experts, and the experts' names for their three matrices."""
 
+VOCABULARY_WEIGHTS = frozenset({_GLOBAL["token_embd.weight"], _GLOBAL["output.weight"]})
+"""The tensors with a row a token."""
+
 SKIPPED = frozenset({"rope_freqs.weight"})
 """Tensors that become configuration instead."""
 

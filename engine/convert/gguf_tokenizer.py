@@ -8,28 +8,28 @@ from typing import Any
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
 from ..errors import ModelError
+from .respell import Respell
 
-_CONTROL, _USER_DEFINED = 3, 4
-"""`tokenizer.ggml.token_type`: never made from text; always made from its text."""
+_NORMAL, _CONTROL, _USER_DEFINED = 1, 3, 4
+"""`tokenizer.ggml.token_type`: made by merges; never made from text; always made from its text."""
 
-_LLAMA3 = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+_SPLIT = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}%s"
+    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
-_QWEN2 = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
+_LLAMA3, _QWEN2 = _SPLIT % "{1,3}", _SPLIT % ""
 _SPLITS = {"llama-bpe": _LLAMA3, "llama3": _LLAMA3, "llama-v3": _LLAMA3, "qwen2": _QWEN2, "deepseek-r1-qwen": _QWEN2}
 """`tokenizer.ggml.pre` to the pattern that cuts text before the merges."""
 _PLAIN = ("gpt-2", "default", "smollm")
 """Cut by GPT-2's pattern, which the byte-level pre-tokenizer has built in."""
 
 
-def build_tokenizer(metadata: Mapping[str, Any], rename: Mapping[str, str]) -> Tokenizer:
-    """The tokenizer of the file. `rename` maps spellings of control tokens to new ones; ids stay.
+def build_tokenizer(metadata: Mapping[str, Any], respell: Sequence[Respell] = ()) -> Tokenizer:
+    """The tokenizer of the file, some of its control tokens spelled anew; ids stay.
 
     Raises `ModelError` when the vocabulary is missing or damaged, or its kind is not known.
     """
-    tokens = _renamed(_list(metadata, "tokens", str), rename)
+    tokens = spelled_tokens(metadata, respell)
     vocab = {token: index for index, token in enumerate(tokens)}
     if len(vocab) != len(tokens):
         raise ModelError("GGUF: the vocabulary names a token twice")
@@ -40,18 +40,20 @@ def build_tokenizer(metadata: Mapping[str, Any], rename: Mapping[str, str]) -> T
         tokenizer = _sentencepiece(vocab, metadata)
     else:
         raise ModelError(f"GGUF: tokenizer of kind {kind!r} is not known; known: gpt2, llama")
-    types = metadata.get("tokenizer.ggml.token_type") or [1] * len(tokens)
+    types = _types(metadata, len(tokens))
     tokenizer.add_special_tokens(
         [AddedToken(t, normalized=False, special=True) for t, k in zip(tokens, types, strict=True) if k == _CONTROL]
     )
-    tokenizer.add_tokens([AddedToken(t, normalized=False) for t, k in zip(tokens, types, strict=True) if k == _USER_DEFINED])
+    tokenizer.add_tokens(
+        [AddedToken(t, normalized=False) for t, k in zip(tokens, types, strict=True) if k == _USER_DEFINED]
+    )
     _frame(tokenizer, tokens, metadata, add_bos=kind == "llama")
     return tokenizer
 
 
-def tokenizer_config(metadata: Mapping[str, Any], rename: Mapping[str, str]) -> dict[str, Any]:
+def tokenizer_config(metadata: Mapping[str, Any], respell: Sequence[Respell] = ()) -> dict[str, Any]:
     """tokenizer_config.json: how `transformers` is to wrap the tokenizer.json beside it."""
-    tokens = _renamed(_list(metadata, "tokens", str), rename)
+    tokens = spelled_tokens(metadata, respell)
     special = {}
     for name, key in {"bos": "bos", "eos": "eos", "unk": "unknown", "pad": "padding"}.items():
         index = metadata.get(f"tokenizer.ggml.{key}_token_id")
@@ -63,6 +65,16 @@ def tokenizer_config(metadata: Mapping[str, Any], rename: Mapping[str, str]) -> 
         "model_input_names": ["input_ids", "attention_mask"],
         **special,
     }
+
+
+def spelled_tokens(metadata: Mapping[str, Any], respell: Sequence[Respell] = ()) -> list[str]:
+    """The vocabulary in order of ids. Raises `ModelError` when a token to be spelled anew is not a control token."""
+    tokens: list[str] = _list(metadata, "tokens", str)
+    types = _types(metadata, len(tokens))
+    fresh = {change.token: change.to for change in respell}
+    if missing := set(fresh) - {token for token, kind in zip(tokens, types, strict=True) if kind == _CONTROL}:
+        raise ModelError(f"GGUF: no such control tokens: {', '.join(sorted(missing))}")
+    return [fresh.get(token, token) for token in tokens]
 
 
 def _byte_level(vocab: dict[str, int], metadata: Mapping[str, Any]) -> Tokenizer:
@@ -98,9 +110,7 @@ def _sentencepiece(vocab: dict[str, int], metadata: Mapping[str, Any]) -> Tokeni
     if len(scores) != len(vocab):
         raise ModelError("GGUF: the tokenizer's scores do not fit its vocabulary")
     unknown = _at(list(vocab), metadata.get("tokenizer.ggml.unknown_token_id", 0), "unknown_token_id")
-    model = models.BPE(
-        vocab=vocab, merges=_merges(vocab, scores), unk_token=unknown, fuse_unk=True, byte_fallback=True
-    )
+    model = models.BPE(vocab=vocab, merges=_merges(vocab, scores), unk_token=unknown, fuse_unk=True, byte_fallback=True)
     tokenizer = Tokenizer(model)
     steps: list[normalizers.Normalizer] = [normalizers.Replace(" ", "▁")]
     tail: list[decoders.Decoder] = []
@@ -108,9 +118,7 @@ def _sentencepiece(vocab: dict[str, int], metadata: Mapping[str, Any]) -> Tokeni
         steps.insert(0, normalizers.Prepend("▁"))
         tail = [decoders.Strip(content=" ", left=1)]
     tokenizer.normalizer = normalizers.Sequence(steps)
-    tokenizer.decoder = decoders.Sequence(
-        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), *tail]
-    )
+    tokenizer.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), *tail])
     return tokenizer
 
 
@@ -143,18 +151,18 @@ def _frame(tokenizer: Tokenizer, tokens: Sequence[str], metadata: Mapping[str, A
         tokenizer.post_processor = processors.TemplateProcessing(**parts, special_tokens=special)
 
 
-def _renamed(tokens: list[str], rename: Mapping[str, str]) -> list[str]:
-    missing = set(rename) - set(tokens)
-    if missing:
-        raise ModelError(f"GGUF: no such tokens to rename: {', '.join(sorted(missing))}")
-    return [rename.get(token, token) for token in tokens]
-
-
 def _pair(merge: str) -> tuple[str, str]:
     left, space, right = merge.partition(" ")
     if not space:
         raise ModelError(f"GGUF: {merge!r} is not a merge")
     return left, right
+
+
+def _types(metadata: Mapping[str, Any], count: int) -> list[int]:
+    types = metadata.get("tokenizer.ggml.token_type") or [_NORMAL] * count
+    if not isinstance(types, list) or len(types) != count:
+        raise ModelError("GGUF: tokenizer.ggml.token_type does not fit the vocabulary")
+    return types
 
 
 def _list(metadata: Mapping[str, Any], name: str, kind: type) -> list[Any]:

@@ -102,7 +102,8 @@ class Writer:
     def write(self, name: str, data: bytes | memoryview) -> None:
         """Append the next tensor's elements, row-major and little-endian. Must follow the layout."""
         expected, slot = next(self._due)
-        assert name == expected and memoryview(data).nbytes == slot.nbytes, (name, expected)
+        assert name == expected
+        assert memoryview(data).nbytes == slot.nbytes
         self._file.write(data)
 
     def finish(self) -> None:
@@ -112,8 +113,7 @@ class Writer:
 @contextmanager
 def writing(path: Path, layout: Mapping[str, TensorSlot]) -> Iterator[Writer]:
     """Write a safetensors file of this layout; it appears at `path` when the block ends without an exception."""
-    with replacing(path) as part:
-        with part.open("wb") as file:
-            writer = Writer(file, layout)
-            yield writer
-            writer.finish()
+    with replacing(path) as part, part.open("wb") as file:
+        writer = Writer(file, layout)
+        yield writer
+        writer.finish()

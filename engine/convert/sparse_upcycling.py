@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from gguf import GGMLQuantizationType, quantize
 
 from ..errors import ModelError
 from .files import write_json
+from .gguf_file import to_bf16
 from .progress import Progress
 from .safetensors_file import TensorInfo, TensorSlot, read_header, writing
 
@@ -49,8 +49,7 @@ def upcycle(folder: Path, out: Path, experts: int, top_k: int, seed: int, progre
         for name, slot in layout.items():
             origin = origins.get(name)
             if origin is None:
-                router = noise.normal(0.0, ROUTER_STD, slot.shape).astype(np.float32)
-                chunk = quantize(router, GGMLQuantizationType.BF16).tobytes()
+                chunk = to_bf16(noise.normal(0.0, ROUTER_STD, slot.shape)).tobytes()
             else:
                 chunk = data[origin.start : origin.stop].tobytes()
             writer.write(name, chunk)

@@ -1,11 +1,12 @@
-"""What a model folder holds, from its config.json and the headers of its weights alone."""
+"""What a model folder holds, found without reading a weight: its config.json and the headers of its safetensors."""
 
 from __future__ import annotations
 
 import json
-import re
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from ..errors import ModelError
@@ -14,17 +15,19 @@ from .safetensors_file import TensorInfo, read_header
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSummary:
-    """A folder that an engine can be expected to load."""
+    """A folder that the engine can load."""
 
     architecture: str
-    """`architectures[0]` of its config.json."""
+    """Name of its module in `engine/models`."""
+    files: tuple[str, ...]
+    """Names of the weight files."""
     parameters: int
     weight_bytes: int
     dtype: str
     """The dtype most of its parameters have, in the names of the safetensors format (`BF16`, `F32`...)."""
     vocab: int
     context: int
-    """Most tokens its positions allow."""
+    """Most tokens of a sequence by the model's own account."""
     experts: int
     """Routed experts a layer; 0 for a dense model."""
     experts_per_token: int
@@ -34,72 +37,74 @@ def inspect_model(folder: Path) -> ModelSummary:
     """See `tiergate.engine.inspect_model`."""
     if not folder.is_dir():
         raise ModelError(f"{folder} is not a folder")
-    config = _config(folder)
-    architecture = _architecture(folder, config)
-    tensors = [info for file in _weight_files(folder) for info in read_header(file).values()]
+    config = _read_json(folder / "config.json")
+    module = _architecture(config, folder)
+    spec = module.spec(config)
+    files = _weight_files(folder)
+    tensors = {name: info for file in files for name, info in read_header(folder / file).items()}
+    _check_weights(folder, module, spec, tensors)
     by_dtype: dict[str, int] = {}
-    for info in tensors:
+    for info in tensors.values():
         by_dtype[info.dtype] = by_dtype.get(info.dtype, 0) + info.elements
-    if not by_dtype:
-        raise ModelError(f"{folder} holds no weights")
-    experts = int(config.get("num_local_experts") or config.get("num_experts") or 0)
     return ModelSummary(
-        architecture=architecture,
+        architecture=spec.architecture,
+        files=files,
         parameters=sum(by_dtype.values()),
-        weight_bytes=sum(info.stop - info.start for info in tensors),
+        weight_bytes=sum(info.stop - info.start for info in tensors.values()),
         dtype=max(by_dtype, key=lambda dtype: by_dtype[dtype]),
-        vocab=_int(folder, config, "vocab_size"),
-        context=_int(folder, config, "max_position_embeddings"),
-        experts=experts,
-        experts_per_token=_int(folder, config, "num_experts_per_tok") if experts else 0,
+        vocab=spec.vocab,
+        context=spec.context,
+        experts=spec.experts,
+        experts_per_token=spec.experts_per_token,
     )
 
 
-def known_architectures() -> list[str]:
-    """The architectures that `engine/models` has a file for, in that file's spelling (`qwen3_moe`)."""
-    models = Path(__file__).resolve().parent.parent / "models"
-    shared = ("__init__", "spec")
-    return sorted(file.stem for file in models.glob("*.py") if file.stem not in shared)
-
-
-def _config(folder: Path) -> dict[str, Any]:
-    try:
-        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ModelError(f"{folder} has no config.json") from error
-    except ValueError as error:
-        raise ModelError(f"{folder / 'config.json'} is not JSON") from error
-    if not isinstance(config, dict):
-        raise ModelError(f"{folder / 'config.json'} is not an object")
-    return config
-
-
-def _architecture(folder: Path, config: dict[str, Any]) -> str:
+def _architecture(config: dict[str, Any], folder: Path) -> ModuleType:
+    """The module of `engine/models` for `architectures[0]`: `Qwen3MoeForCausalLM` is `qwen3_moe`."""
     listed = config.get("architectures")
     if not isinstance(listed, list) or not listed or not isinstance(listed[0], str):
         raise ModelError(f"{folder / 'config.json'} names no architecture")
-    name: str = listed[0]
-    stem = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name.removesuffix("ForCausalLM")).lower()
-    if stem not in known_architectures():
-        raise ModelError(f"{folder}: architecture {name} is not known; known: {', '.join(known_architectures())}")
-    return name
+    name = listed[0].removesuffix("ForCausalLM")
+    stem = "".join(f"_{c.lower()}" if c.isupper() and at else c.lower() for at, c in enumerate(name))
+    package = f"{__package__.rpartition('.')[0]}.models"
+    if name != listed[0] and stem in {file.stem for file in (Path(__file__).parents[1] / "models").glob("*.py")}:
+        module = import_module(f"{package}.{stem}")
+        if hasattr(module, "spec") and hasattr(module, "weights"):
+            return module
+    raise ModelError(f"{folder}: architecture {listed[0]} is not supported")
 
 
-def _weight_files(folder: Path) -> list[Path]:
+def _check_weights(folder: Path, module: ModuleType, spec: Any, tensors: dict[str, TensorInfo]) -> None:
+    """Every tensor that the architecture wants is there in one of its known layouts, in the right shape."""
+    for wanted in module.weights(spec).values():
+        layout = next((sources for sources in wanted.layouts if sources[0].name in tensors), wanted.layouts[0])
+        for source in layout:
+            info = tensors.get(source.name)
+            if info is None:
+                raise ModelError(f"{folder}: tensor {source.name} is missing from the weights")
+            if info.shape != source.shape:
+                raise ModelError(f"{folder}: tensor {source.name} has shape {info.shape}, not {source.shape}")
+
+
+def _weight_files(folder: Path) -> tuple[str, ...]:
+    """model.safetensors, or the shards that an index names."""
     index = folder / "model.safetensors.index.json"
     if not index.exists():
-        return [folder / "model.safetensors"]
+        return ("model.safetensors",)
+    shards = _read_json(index).get("weight_map")
+    names = set(shards.values()) if isinstance(shards, dict) else set()
+    if not names or not all(isinstance(name, str) and Path(name).name == name for name in names):
+        raise ModelError(f"{index} is damaged")
+    return tuple(sorted(names))
+
+
+def _read_json(path: Path) -> dict[str, Any]:
     try:
-        names = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
-    except (OSError, ValueError, KeyError, AttributeError) as error:
-        raise ModelError(f"{index} is damaged") from error
-    return [folder / name for name in sorted(names)]
-
-
-def _int(folder: Path, config: dict[str, Any], key: str) -> int:
-    value = config.get(key)
-    if not isinstance(value, int) or value <= 0:
-        raise ModelError(f"{folder / 'config.json'}: {key} must be a positive integer, not {value!r}")
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ModelError(f"{path} cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise ModelError(f"{path} is not JSON") from error
+    if not isinstance(value, dict):
+        raise ModelError(f"{path} is not a JSON object")
     return value
-
-
