@@ -38,12 +38,16 @@ class TierHealth:
     waiting: int = 0
 
 
-class Answer(AsyncIterator[Event], Protocol):
+class Answer(Protocol):
     """An answer as it comes: `Start` first and `Finish` last, or a `TierError`.
 
     Leave it with `aclose()`, also after a cancellation: iteration that is cancelled aborts the generation at once,
     and `aclose` waits a moment for what it has really cost.
     """
+
+    def __aiter__(self) -> AsyncIterator[Event]: ...
+
+    async def __anext__(self) -> Event: ...
 
     @property
     def usage(self) -> Usage:
