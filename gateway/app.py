@@ -1,0 +1,149 @@
+"""The ASGI application: routes, the error table over all of them, and the lifespan that opens and closes everything."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import secrets
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import Message, Receive, Scope, Send
+
+from tiergate.budget import BudgetError, Keyring, Ledger, open_store
+from tiergate.tiers import TierError, open_tiers
+
+from .chat import ChatEndpoint
+from .config import Settings
+from .cors import Cors
+from .errors import GatewayError, describe, openai_error
+from .handlers import Handlers
+from .openai_dialect import OpenAIChat
+from .service import Service, Tiers
+
+CHAT = "/v1/chat/completions"
+
+log = logging.getLogger(__name__)
+
+
+class App:
+    """Sends chat requests straight to their endpoint and all others through Starlette.
+
+    What it serves is open between the lifespan's start and end; one process has one of these.
+    """
+
+    def __init__(self, settings: Settings, tiers: Tiers | None, ledger: Ledger | None) -> None:
+        self._settings = settings
+        self._tiers = tiers
+        self._ledger = ledger
+        self._service: Service | None = None
+        self._chat = ChatEndpoint(lambda: self.service, OpenAIChat(most_choices=settings.server.max_choices))
+        self._cors = Cors(settings.server.cors_origins)
+        self._starlette = self._routes()
+
+    @property
+    def service(self) -> Service:
+        """What is open. Only between the lifespan's start and end."""
+        assert self._service is not None, "the application has not been started"
+        return self._service
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._starlette(scope, receive, send)
+        elif scope["type"] == "http":
+            await self._http(scope, receive, send)
+
+    async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self._settings.server.cors_origins:
+            origin = next((value for name, value in scope["headers"] if name == b"origin"), None)
+            if scope["method"] == "OPTIONS" and (allowed := self._cors.preflight(origin)) is not None:
+                await send({"type": "http.response.start", "status": 204, "headers": list(allowed)})
+                await send({"type": "http.response.body"})
+                return
+            send = _adding(send, self._cors.answer(origin))
+        if scope["path"] == CHAT and scope["method"] == "POST":
+            await self._chat(scope, receive, send)
+        else:
+            request_id = b"req_" + secrets.token_hex(12).encode()
+            await self._starlette(scope, receive, _adding(send, ((b"x-request-id", request_id),)))
+
+    def _routes(self) -> Starlette:
+        handlers = Handlers(lambda: self.service, created=int(time.time()))
+        app = Starlette(
+            routes=[
+                Route("/", handlers.page),
+                Route(CHAT, self._chat, methods=["POST"]),
+                Route("/v1/models", handlers.models),
+                Route("/v1/models/{id:path}", handlers.model),
+                Route("/health", handlers.health),
+                Route("/ready", handlers.ready),
+                Route("/metrics", handlers.metrics),
+            ],
+            exception_handlers={
+                HTTPException: _refuse,
+                GatewayError: _refuse,
+                BudgetError: _refuse,
+                TierError: _refuse,
+                Exception: _refuse,
+            },
+            lifespan=self._lifespan,
+        )
+        app.router.redirect_slashes = False
+        return app
+
+    @contextlib.asynccontextmanager
+    async def _lifespan(self, starlette: Starlette) -> AsyncIterator[None]:
+        settings = self._settings
+        async with contextlib.AsyncExitStack() as stack:
+            ledger = self._ledger or open_ledger(settings)
+            await stack.enter_async_context(ledger)
+            tiers = self._tiers or await open_models(settings)
+            stack.push_async_callback(tiers.close)
+            service = Service(settings=settings, tiers=tiers, ledger=ledger, keys=Keyring(settings.tenants))
+            self._service = service
+            yield
+            service.cut()
+
+
+def create_app(settings: Settings, *, tiers: Tiers | None = None, ledger: Ledger | None = None) -> App:
+    """The application. `tiers` and `ledger` are opened from the settings unless given; it closes them either way."""
+    return App(settings, tiers, ledger)
+
+
+def open_ledger(settings: Settings) -> Ledger:
+    """The books that the settings name. Raises `BadSetting`, `StoreUnavailable`."""
+    folder = Path(settings.data).expanduser()
+    folder.mkdir(parents=True, exist_ok=True)
+    return Ledger(open_store(settings.budget.store, folder=folder), lease=settings.budget.lease)
+
+
+async def open_models(settings: Settings) -> Tiers:
+    """The tiers that the settings name; their models load in the background. Raises `ModelMissing`."""
+    from tiergate.tiers import Catalog
+
+    catalog = Catalog(Path(settings.models.cache).expanduser())
+    return await open_tiers(settings.tiers, settings.engine, catalog)
+
+
+def _refuse(request: Request, error: Exception) -> Response:
+    problem = describe(error)
+    log.log(problem.level, "%s %s: %s", request.method, request.url.path, problem.code or problem.status)
+    headers = {name.decode(): value.decode() for name, value in problem.headers}
+    return Response(openai_error(problem), problem.status, headers, media_type="application/json")
+
+
+def _adding(send: Send, headers: tuple[tuple[bytes, bytes], ...]) -> Send:
+    """`send` with more headers on the response."""
+
+    async def more(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            message["headers"] = [*message.get("headers", ()), *headers]
+        await send(message)
+
+    return more

@@ -1,0 +1,107 @@
+"""Bytes of a request body to a JSON object, strictly.
+
+Stricter than the parsers: a key given twice is refused instead of silently losing one of its values, and NaN and
+Infinity, which are not JSON, are named by the field that holds them.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any, Final
+
+import orjson
+
+from .errors import BadRequest
+
+INLINE_BYTES: Final = 64 * 1024
+"""Bodies up to this size take microseconds to check; larger ones belong in a worker thread."""
+
+
+def check_content_type(value: bytes | None) -> None:
+    """Only JSON, and said so: a page of another origin can send any other type without asking the browser first.
+
+    Raises `BadRequest`.
+    """
+    if value is None or value.split(b";", 1)[0].strip().lower() != b"application/json":
+        shown = "none" if value is None else repr(value[:80].decode("latin-1"))
+        raise BadRequest(
+            f"Unsupported content type: expected 'application/json', got {shown}.", code="unsupported_content_type"
+        )
+
+
+def parse_object(raw: bytes) -> dict[str, Any]:
+    """The JSON object in `raw`, UTF-8.
+
+    Raises `BadRequest` for anything else: malformed or empty text, duplicate keys, nesting deeper than the parsers go
+    (about a thousand levels), lone surrogates, NaN, infinities, or a value that is no object.
+    """
+    if not raw:
+        raise BadRequest("The request body is empty; a JSON object is needed.", code="empty_body")
+    try:
+        value = orjson.loads(raw)
+    except orjson.JSONDecodeError as error:
+        raise _explain(raw, error) from None
+    if type(value) is not dict:
+        raise BadRequest("The request body must be a JSON object.", code="invalid_type")
+    if raw.count(b":") > 1:
+        try:
+            _Unique().decode(raw.decode())
+        except RecursionError:
+            raise BadRequest("The request body is nested too deeply.", code="invalid_json") from None
+    return value
+
+
+class _Unique(json.JSONDecoder):
+    """Reads JSON only to find a key that one object holds twice."""
+
+    def __init__(self) -> None:
+        super().__init__(object_pairs_hook=_refuse_twice, parse_int=_nothing, parse_float=_nothing)
+
+
+def _nothing(text: str) -> None:
+    return None
+
+
+def _refuse_twice(pairs: list[tuple[str, Any]]) -> None:
+    keys = [key for key, _ in pairs]
+    if len(set(keys)) != len(keys):
+        twice = next(key for key in keys if keys.count(key) > 1)
+        shown = twice if len(twice) <= 60 else twice[:57] + "..."
+        raise BadRequest(f"The key {shown!r} occurs twice in one JSON object.", param=shown, code="duplicate_key")
+
+
+class _NotFinite:
+    """Stands for a NaN or an infinity."""
+
+
+def _explain(raw: bytes, error: orjson.JSONDecodeError) -> BadRequest:
+    """Say what is wrong with text that is not JSON; when it is a number that is not finite, say where."""
+    plain = BadRequest(f"The request body is not valid JSON: {error.msg}", code="invalid_json")
+    if len(raw) > INLINE_BYTES:
+        return plain
+    try:
+        value = json.loads(raw, parse_constant=lambda _: _NotFinite, parse_float=_finite)
+    except (ValueError, RecursionError):
+        return plain
+    where = _find(value, "")
+    if where is None:
+        return plain
+    return BadRequest(f"Invalid value for '{where}': NaN and Infinity are not numbers in JSON.", param=where)
+
+
+def _finite(text: str) -> Any:
+    value = float(text)
+    return value if math.isfinite(value) else _NotFinite
+
+
+def _find(value: Any, path: str) -> str | None:
+    if value is _NotFinite:
+        return path or "body"
+    if isinstance(value, dict):
+        inner = ((f"{path}.{key}" if path else key, item) for key, item in value.items())
+    elif isinstance(value, list):
+        inner = ((f"{path}[{place}]", item) for place, item in enumerate(value))
+    else:
+        return None
+    return next((found for key, item in inner if (found := _find(item, key)) is not None), None)

@@ -1,0 +1,229 @@
+"""The flow of one request, from its bytes to its answer and the books: the same for every dialect.
+
+Plain ASGI, because this is where the requests are: no router, no middleware, no response objects.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Literal
+
+from starlette.types import Receive, Scope, Send
+
+from tiergate.budget import Grant, Limits, Spent, Tenant
+from tiergate.tiers import ChatRequest, Event, Start, Usage, run_cascade
+
+from . import observe, route
+from .auth import identify
+from .body import INLINE_BYTES, check_content_type, parse_object
+from .call import Call, choice_seed
+from .classify import classify
+from .dialect import Dialect, Writer
+from .errors import ClientGone, Draining, Problem, ShuttingDown, SlowReader, describe
+from .plan import Plan, make_plan
+from .record import Record
+from .relay import Relay
+from .reply import RawHeaders, Reply, read_body
+from .service import Service
+from .sse import KEEP_ALIVE
+
+Outcome = Literal["ok", "cancelled", "failed"]
+
+MEASURED_EVERY = 256
+"""Events between two words to the books about what a running answer has cost so far."""
+
+
+class ChatEndpoint:
+    """Answers POST requests of one dialect; an ASGI application."""
+
+    def __init__(self, service: Callable[[], Service], dialect: Dialect) -> None:
+        """`service` gives what is open, from the first request on."""
+        self._open = service
+        self._dialect = dialect
+
+    @property
+    def _service(self) -> Service:
+        return self._open()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        service = self._service
+        record = Record(id="req_" + secrets.token_hex(12))
+        reply = Reply(send, id=record.id, stall=service.settings.server.stall)
+        service.metrics.began()
+        problem: Problem | None = None
+        failure: BaseException | None = None
+        try:
+            await self._serve(dict(scope["headers"]), receive, reply, record)
+        except (ClientGone, SlowReader) as error:
+            # Nobody is left to be told. A stream that was not finished makes the server close the connection.
+            failure, problem = error, describe(error)
+        except asyncio.CancelledError as error:
+            failure, problem = error, describe(ShuttingDown("cancelled"))
+            raise
+        except Exception as error:
+            failure, problem = error, describe(error)
+            await self._fail(reply, problem, record)
+        finally:
+            record.seconds = reply.seconds
+            observe.ended(service.metrics, record, problem, failure)
+
+    async def _fail(self, reply: Reply, problem: Problem, record: Record) -> None:
+        if reply.begun:
+            try:
+                await reply.part(self._dialect.error_event(problem), last=True)
+            except SlowReader:
+                return
+        else:
+            record.status = problem.status
+            await reply.whole(problem.status, self._dialect.error(problem), problem.headers)
+
+    async def _serve(self, headers: dict[bytes, bytes], receive: Receive, reply: Reply, record: Record) -> None:
+        service = self._service
+        if service.draining:
+            raise Draining
+        tenant = identify(service.keys, headers)
+        record.tenant = tenant.id
+        check_content_type(headers.get(b"content-type"))
+        raw = await read_body(receive, headers.get(b"content-length"), service.settings.server.body_limit)
+        body = parse_object(raw) if len(raw) <= INLINE_BYTES else await asyncio.to_thread(parse_object, raw)
+        call = self._dialect.parse(body)
+        record.asked, record.stream, record.choices = call.request.model[:100], call.stream, call.choices
+        plan = await self._plan(call, tenant, record)
+        grant = await service.ledger.reserve(tenant, plan.ask)
+        outcome: Outcome = "failed"
+        try:
+            record.thinking = grant.limits.hard if plan.thinks else 0
+            await self._answer(call, plan, grant, receive, reply, record)
+            outcome = "ok"
+        except (ClientGone, SlowReader, asyncio.CancelledError):
+            outcome = "cancelled"
+            raise
+        finally:
+            await service.ledger.settle(grant, _spent(record.usage, outcome))
+
+    async def _plan(self, call: Call, tenant: Tenant, record: Record) -> Plan:
+        service = self._service
+        complexity = classify(call.request)
+        taken = route.decide(call.request, complexity, service.views(), tenant, service.settings.router)
+        record.label, record.score, record.reason = taken.label, taken.score, taken.reason
+        record.route = taken.header()
+        request = replace(call.request, salt=tenant.salt or tenant.id, priority=tenant.priority)
+        return await make_plan(call, request, taken, service.tiers.tiers, tenant)
+
+    async def _answer(
+        self, call: Call, plan: Plan, grant: Grant, receive: Receive, reply: Reply, record: Record
+    ) -> None:
+        """Run all choices and write them; their usage is in the record afterwards, however it ends."""
+        service = self._service
+        server = service.settings.server
+        relay = Relay(
+            [run_cascade(plan.rungs, one, plan.prompt, grant.limits) for one in _choices(call, plan.request)],
+            room=server.stream_buffer * call.choices,
+            idle=server.keep_alive if call.stream else None,
+        )
+        service.running.add(relay)
+        watcher = asyncio.create_task(_watch(receive, relay))
+        writer = self._dialect.writer(call, id="chatcmpl-" + record.id[4:], created=int(time.time()))
+        told = _headers(plan, grant.limits, record)
+        try:
+            if call.stream:
+                await self._stream(relay, writer, reply, record, told, grant)
+            else:
+                await self._whole(relay, writer, reply, record, told)
+        finally:
+            watcher.cancel()
+            service.running.discard(relay)
+            try:
+                await relay.close()
+            finally:
+                record.usage = relay.usage
+
+    async def _whole(self, relay: Relay, writer: Writer, reply: Reply, record: Record, told: RawHeaders) -> None:
+        while (batch := await relay.take()) is not None:
+            _note(record, batch, reply)
+            writer.write(batch)
+        body = writer.end(await relay.close())
+        record.status = 200
+        await reply.whole(200, body, (*told, *_tier(record)))
+
+    async def _stream(
+        self, relay: Relay, writer: Writer, reply: Reply, record: Record, told: RawHeaders, grant: Grant
+    ) -> None:
+        # Up to here, and until something visible has come, a failure is a plain error response.
+        first = await _first(relay)
+        _note(record, first, reply)
+        record.status = 200
+        await reply.stream((*told, *_tier(record)))
+        await reply.part(writer.write(first) or KEEP_ALIVE)
+        measured = 0
+        while (batch := await relay.take()) is not None:
+            _note(record, batch, reply)
+            await reply.part(writer.write(batch) if batch else KEEP_ALIVE)
+            if record.events - measured >= MEASURED_EVERY:
+                measured = record.events
+                self._service.ledger.measure(grant, _spent(relay.usage, "ok"))
+        await reply.part(writer.end(await relay.close()), last=True)
+
+
+async def _first(relay: Relay) -> list[tuple[int, Event]]:
+    """Everything up to the first event that a client can see, or up to the first silence that is too long."""
+    gathered: list[tuple[int, Event]] = []
+    while batch := await relay.take():
+        gathered += batch
+        if any(type(event) is not Start for _, event in batch):
+            break
+    return gathered
+
+
+def _note(record: Record, batch: Sequence[tuple[int, Event]], reply: Reply) -> None:
+    record.events += len(batch)
+    for _, event in batch:
+        if type(event) is Start:
+            record.tier, record.model = event.tier, event.model
+        elif record.first is None:
+            record.first = reply.seconds
+
+
+def _choices(call: Call, request: ChatRequest) -> list[ChatRequest]:
+    if call.choices == 1:
+        return [request]
+    sampling = request.sampling
+    return [
+        replace(request, sampling=replace(sampling, seed=choice_seed(sampling.seed, index)))
+        for index in range(call.choices)
+    ]
+
+
+def _headers(plan: Plan, limits: Limits, record: Record) -> RawHeaders:
+    budget = limits.hard if plan.thinks else 0
+    return (
+        (b"x-tiergate-route", record.route.encode()),
+        (b"x-tiergate-thinking-budget", b"unlimited" if budget is None else b"%d" % budget),
+        (b"x-tiergate-thinking-mode", b"hard" if limits.soft is None else b"soft"),
+    )
+
+
+def _tier(record: Record) -> RawHeaders:
+    """Not known yet when a stream had to begin before its first event."""
+    return ((b"x-tiergate-tier", record.tier.encode()),) if record.tier else ()
+
+
+def _spent(usage: Usage, outcome: Outcome) -> Spent:
+    return Spent(
+        prompt_tokens=usage.prompt_tokens,
+        cached_tokens=usage.cached_tokens,
+        completion_tokens=usage.completion_tokens,
+        thinking_tokens=usage.reasoning_tokens,
+        outcome=outcome,
+    )
+
+
+async def _watch(receive: Receive, relay: Relay) -> None:
+    """Abort the answer when its client leaves."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+    relay.abort(ClientGone("disconnected"))

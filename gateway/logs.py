@@ -1,0 +1,47 @@
+"""How log lines look: key=value pairs for people, or a JSON object a line for machines."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+from typing import Any
+
+import orjson
+
+from .config import LogSpec
+
+
+class Lines(logging.Formatter):
+    """`facts` of a record, a dictionary, are written out after its message."""
+
+    def __init__(self, form: str) -> None:
+        super().__init__()
+        self._json = form == "json"
+
+    def format(self, record: logging.LogRecord) -> str:
+        facts: dict[str, Any] = getattr(record, "facts", {})
+        trace = self.formatException(record.exc_info) if record.exc_info else ""
+        stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created)) + f".{int(record.msecs):03}Z"
+        message = record.getMessage()
+        if self._json:
+            line = {"time": stamp, "level": record.levelname.lower(), "logger": record.name, "message": message}
+            if trace:
+                line["trace"] = trace
+            return orjson.dumps(line | facts, default=str).decode()
+        told = "".join(f" {key}={_plain(value)}" for key, value in facts.items() if value not in ("", None))
+        return f"{stamp} {record.levelname.lower():7} {record.name}: {message}{told}" + (f"\n{trace}" if trace else "")
+
+
+def _plain(value: Any) -> str:
+    text = str(value).lower() if isinstance(value, bool) else str(value)
+    return f'"{text}"' if " " in text else text.replace("\n", "\\n")
+
+
+def set_up_logs(spec: LogSpec) -> None:
+    """Send this process's logs to standard error."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(Lines(spec.format))
+    logging.basicConfig(level=spec.level.upper(), handlers=[handler], force=True)
+    # Its start and stop lines say nothing that ours do not.
+    logging.getLogger("uvicorn.error").setLevel(logging.WARNING)

@@ -1,0 +1,130 @@
+"""Carries the events of one answer's choices from the tiers to the one who writes them.
+
+Each choice has a task that follows its cascade; the writer takes whatever has gathered meanwhile in one go, so a burst
+costs one wake-up and one write, not one each. The store between them is bounded: a client that does not read loses its
+own stream and nobody else's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from typing import Protocol
+
+from tiergate.tiers import Event, Finish, GenerationFailed, Usage
+
+from .errors import SlowReader
+
+
+class Cascade(Protocol):
+    """What `run_cascade` returns: an iterator of events with the tokens used so far, right even after an early end."""
+
+    @property
+    def usage(self) -> Usage: ...
+
+    def __aiter__(self) -> AsyncIterator[Event]: ...
+
+    async def aclose(self) -> None: ...
+
+
+class Relay:
+    """Owns the cascades of one request from their first event to their close."""
+
+    def __init__(self, cascades: Sequence[Cascade], *, room: int, idle: float | None) -> None:
+        """`room`: most events kept for the writer. `idle`: seconds after which `take` comes back with nothing."""
+        self._cascades = cascades
+        self._room = room
+        self._idle = idle
+        self._queue: list[tuple[int, Event]] = []
+        self._failure: BaseException | None = None
+        self._running = set(range(len(cascades)))
+        self._waiter: asyncio.Future[None] | None = None
+        self._tasks = [asyncio.create_task(self._follow(index, one)) for index, one in enumerate(cascades)]
+
+    async def take(self) -> list[tuple[int, Event]] | None:
+        """Everything that has gathered, after waiting for something; None once all choices have finished.
+
+        An empty list means that `idle` seconds passed. Events that came before a failure are given out first, then the
+        failure is raised.
+        """
+        if not self._queue and self._failure is None and self._running:
+            await self._wait()
+        if self._queue:
+            batch, self._queue = self._queue, []
+            return batch
+        if self._failure is not None:
+            raise self._failure
+        return [] if self._running else None
+
+    def abort(self, reason: BaseException) -> None:
+        """End it now: what has gathered is dropped, `take` raises `reason`. The first reason stays."""
+        self._fail(reason)
+        self._queue.clear()
+        self._wake()
+
+    async def close(self) -> Usage:
+        """Stop whatever still runs, wait until it has stopped, and count it all; safe to call again."""
+        for index in self._running:
+            self._tasks[index].cancel()
+        # Those already closing their cascade are left to it: a second interruption would cut that short.
+        self._running.clear()
+        await asyncio.wait(self._tasks)
+        return self.usage
+
+    @property
+    def usage(self) -> Usage:
+        """Tokens so far, all choices together."""
+        return count([cascade.usage for cascade in self._cascades])
+
+    async def _follow(self, index: int, cascade: Cascade) -> None:
+        finished = False
+        try:
+            async for event in cascade:
+                if len(self._queue) >= self._room:
+                    # A writer that is merely waiting for its turn gets it here.
+                    await asyncio.sleep(0)
+                    if len(self._queue) >= self._room:
+                        raise SlowReader
+                self._queue.append((index, event))
+                self._wake()
+                if type(event) is Finish:
+                    finished = event.reason != "abort"
+        except Exception as error:
+            self._fail(error)
+        finally:
+            if not finished:
+                self._fail(GenerationFailed("the stream ended before its answer was complete"))
+            self._running.discard(index)
+            self._wake()
+            await cascade.aclose()
+
+    def _fail(self, reason: BaseException) -> None:
+        if self._failure is None:
+            self._failure = reason
+
+    async def _wait(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._waiter = waiter = loop.create_future()
+        timer = None if self._idle is None else loop.call_later(self._idle, self._wake)
+        try:
+            await waiter
+        finally:
+            self._waiter = None
+            if timer is not None:
+                timer.cancel()
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+
+def count(usages: Sequence[Usage]) -> Usage:
+    """The tokens of one request: its prompt once, as the choice that worked most on it says, and all output."""
+    worked = max(usages, key=lambda usage: (usage.prompt_tokens, -usage.cached_tokens))
+    return Usage(
+        prompt_tokens=worked.prompt_tokens,
+        cached_tokens=worked.cached_tokens,
+        completion_tokens=sum(usage.completion_tokens for usage in usages),
+        reasoning_tokens=sum(usage.reasoning_tokens for usage in usages),
+        forced_tokens=sum(usage.forced_tokens for usage in usages),
+    )

@@ -1,0 +1,80 @@
+"""The few words of ASGI that the hot path speaks itself: read a body, answer whole or in parts."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from typing import Final
+
+from starlette.types import Receive, Send
+
+from .errors import BodyTooLarge, ClientGone, SlowReader
+from .sse import HEADERS as SSE_HEADERS
+
+RawHeaders = Sequence[tuple[bytes, bytes]]
+JSON: Final = (b"content-type", b"application/json")
+
+
+async def read_body(receive: Receive, declared: bytes | None, limit: int) -> bytes:
+    """The whole body. `declared` is the Content-Length header, if any.
+
+    Raises `BodyTooLarge` before reading what is too much, `ClientGone`.
+    """
+    if declared is not None and declared.isdigit() and (len(declared) > 18 or int(declared) > limit):
+        raise BodyTooLarge(limit)
+    parts: list[bytes] = []
+    size = 0
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ClientGone
+        part: bytes = message.get("body", b"")
+        size += len(part)
+        if size > limit:
+            raise BodyTooLarge(limit)
+        parts.append(part)
+        if not message.get("more_body", False):
+            return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+class Reply:
+    """One response: knows whether it has begun, and what goes on every response."""
+
+    __slots__ = ("_began", "_id", "_send", "_stall", "begun")
+
+    def __init__(self, send: Send, *, id: str, stall: float) -> None:
+        """`stall`: seconds that one write may wait for a client that does not read."""
+        self._send = send
+        self._id = id.encode()
+        self._stall = stall
+        self._began = time.perf_counter()
+        self.begun = False
+
+    @property
+    def seconds(self) -> float:
+        """Since the request arrived."""
+        return time.perf_counter() - self._began
+
+    async def whole(self, status: int, body: bytes, headers: RawHeaders = ()) -> None:
+        length = (b"content-length", b"%d" % len(body))
+        await self._start(status, (JSON, length, *headers))
+        await self._send({"type": "http.response.body", "body": body})
+
+    async def stream(self, headers: RawHeaders) -> None:
+        """Begin a stream of server-sent events."""
+        await self._start(200, (*SSE_HEADERS, *headers))
+
+    async def part(self, data: bytes, *, last: bool = False) -> None:
+        """The next bytes of a stream, none or more events. Raises `SlowReader`."""
+        try:
+            async with asyncio.timeout(self._stall):
+                await self._send({"type": "http.response.body", "body": data, "more_body": not last})
+        except TimeoutError:
+            raise SlowReader from None
+
+    async def _start(self, status: int, headers: RawHeaders) -> None:
+        self.begun = True
+        took = b"%d" % (self.seconds * 1000)
+        common = ((b"x-request-id", self._id), (b"openai-processing-ms", took))
+        await self._send({"type": "http.response.start", "status": status, "headers": [*common, *headers]})

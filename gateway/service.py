@@ -1,0 +1,52 @@
+"""What is open while the app runs. The lifespan in `app.py` owns it; handlers get it as an argument."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from tiergate.budget import Keyring, Ledger
+from tiergate.tiers import Tier
+
+from .config import Settings
+from .errors import ShuttingDown
+from .metrics import Metrics
+from .relay import Relay
+from .route import View, view
+
+
+class Tiers(Protocol):
+    """The open tiers, as `open_tiers` returns them."""
+
+    @property
+    def tiers(self) -> Mapping[str, Tier]: ...
+
+    async def stats(self) -> Mapping[str, Any]:
+        """Engine statistics by lane."""
+
+    async def close(self) -> None: ...
+
+
+@dataclass(slots=True)
+class Service:
+    settings: Settings
+    tiers: Tiers
+    ledger: Ledger
+    keys: Keyring
+    metrics: Metrics = field(default_factory=Metrics)
+    draining: bool = False
+    """Nothing new is taken; what runs may finish."""
+    running: set[Relay] = field(default_factory=set)
+    """Answers being generated, each put in and taken out by the task that serves it."""
+
+    def views(self) -> list[View]:
+        """The tiers as the router sees them now: those of the ladder first, in its order, then the others."""
+        ladder = self.settings.ladder
+        rest = (name for name in self.tiers.tiers if name not in ladder)
+        return [view(self.tiers.tiers[name], on_ladder=name in ladder) for name in (*ladder, *rest)]
+
+    def cut(self) -> None:
+        """End what still runs: each stream gets an error event."""
+        for relay in list(self.running):
+            relay.abort(ShuttingDown("the time for running requests is over"))
