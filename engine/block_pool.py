@@ -175,6 +175,24 @@ class BlockPool:
                 else:
                     self._idle[block] = None
 
+    def forget(self, blocks: Iterable[int]) -> None:
+        """Take blocks of doubtful content, and all that was computed on top of them, out of the prefix cache.
+
+        Whoever holds them keeps them. Linear in the index.
+        """
+        doomed = {entry for block in blocks if (entry := self._entry_of[block]) is not None}
+        if not doomed:
+            return
+        for entry in self._index.values():  # parents come before their children: they were indexed before
+            if entry.parent in doomed:
+                doomed.add(entry)
+        for entry in sorted(doomed, key=lambda entry: entry.block):
+            del self._index[entry.digest]
+            self._entry_of[entry.block] = None
+            if self._refs[entry.block] == 0:
+                del self._idle[entry.block]
+                self._free.append(entry.block)
+
     def check(self, tables: Iterable[Sequence[int]]) -> None:
         """Verify the books against the blocks that sequences hold. Raises AssertionError; linear in the pool."""
         held = [0] * self.blocks

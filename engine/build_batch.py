@@ -19,7 +19,7 @@ def build_batch(work: Sequence[Work], tables: npt.NDArray[np.int32], block_size:
     `logit_rows` has the last row of each chunk that closes its sequence's gap.
     """
     starts = np.array([item.start for item in work], np.int64)
-    counts = np.array([item.count for item in work], np.int64)
+    counts = np.array([item.length for item in work], np.int64)
     rows = np.array([item.sequence.row for item in work], np.int64)
     lengths = starts + counts
     ends = np.cumsum(counts)
@@ -31,7 +31,7 @@ def build_batch(work: Sequence[Work], tables: npt.NDArray[np.int32], block_size:
     else:
         joined = array("q")
         for item in work:
-            joined += item.sequence.ids[item.start : item.start + item.count]
+            joined += item.sequence.ids[item.start : item.start + item.length]
         token_ids = np.frombuffer(joined, np.int64)
         positions = np.arange(total) + np.repeat(lengths - ends, counts)
         owners = np.repeat(rows, counts)

@@ -74,9 +74,11 @@ class EngineCore:
 
     def step(self) -> None:
         """Let one lane take a step, if any has work."""
-        index = pick_lane([lane.load() for lane in self._order])
-        if index is None:
+        if not self.has_work:
             return
+        index = 0
+        if len(self._order) > 1:
+            index = pick_lane([lane.load() for lane in self._order]) or 0
         for other, lane in enumerate(self._order):
             if other != index and lane.has_work:
                 lane.pass_over()
@@ -90,6 +92,12 @@ class EngineCore:
 
     def stats(self) -> Stats:
         return Stats(lanes={name: lane.stats() for name, lane in self._lanes.items()})
+
+    def audit(self) -> None:
+        """Verify the books and mend them if need be; costs milliseconds, so for idle moments."""
+        for lane in self._order:
+            for outcome in lane.audit():
+                self._post(outcome)
 
     def check(self) -> None:
         """Verify the books of all lanes. Raises AssertionError."""

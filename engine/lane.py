@@ -46,7 +46,7 @@ class Lane:
             context=context,
             vocab=facts.vocab,
             eos=facts.eos,
-            dtype=config.precision,
+            dtype="bf16" if config.precision == "auto" else config.precision,
             blocks=runner.blocks,
             block_size=runner.block_size,
             experts=facts.experts,
@@ -166,6 +166,16 @@ class Lane:
         """Verify the books. Raises AssertionError."""
         self._scheduler.check()
 
+    def audit(self) -> list[Outcome]:
+        """Verify the books when there is time; where they are wrong, start new ones and lose what ran."""
+        outcomes: list[Outcome] = []
+        try:
+            self.check()
+        except AssertionError:
+            log.exception("lane %s: the block pool's books are wrong, starting new ones", self.config.name)
+            self._reset(outcomes)
+        return outcomes
+
     def _step(self, outcomes: list[Outcome]) -> None:
         step = self._scheduler.begin()
         for sequence in step.impossible:
@@ -213,6 +223,7 @@ class Lane:
 
     def _accept(self, sequence: Sequence, choice: Choice, outcomes: list[Outcome]) -> None:
         if choice.token is None:
+            self._scheduler.distrust(sequence)
             outcomes.append(self._fail(sequence, "numeric", "the model gave logits that are not numbers"))
             return
         if choice.forced:

@@ -30,6 +30,7 @@ from .errors import EngineError
 from .inbox import read_commands
 from .lane import Lane
 from .messages import Abort, Command, Generate, Inspect, Ready, Reply
+from .validate import find_config_fault
 
 OpenRunner = Callable[[LaneConfig, str], Runner]
 Clock = Callable[[], float]
@@ -38,6 +39,8 @@ SEND_FRAMES = 1000
 """Frames a client may leave unread before it counts as gone: one a step, so seconds of output at least."""
 DRAIN_FRAMES = 256
 """Frames read between two steps, so that a flood of them cannot hold up those who are being served."""
+LARGEST_FRAME = 64 << 20
+"""Bytes; the connection of a client that sends more is closed."""
 IDLE_SECONDS = 1.0
 """Longest sleep; clients' silence is noticed this much later."""
 
@@ -45,7 +48,11 @@ log = logging.getLogger(__name__)
 
 
 class Server:
-    """The socket and its clients around a core."""
+    """The socket and its clients around a core.
+
+    A client that was given up, for silence or for not reading, and then says `Hello` again is a new one: the `Ready` it
+    gets, its second, tells it that its earlier sequences are gone.
+    """
 
     def __init__(self, router: zmq.Socket[bytes], core: EngineCore, *, client_timeout: float, clock: Clock) -> None:
         self._router = router
@@ -54,6 +61,7 @@ class Server:
         self._clock = clock
         self._seen: dict[bytes, float] = {}
         """Known clients, by when they were last heard."""
+        self._greeted: set[bytes] = set()
         self._encode = msgspec.msgpack.Encoder().encode
 
     def run(self, stop: socket.socket, parent: int | None) -> None:
@@ -63,6 +71,7 @@ class Server:
         poller.register(stop, zmq.POLLIN)
         if parent is not None:
             poller.register(parent, zmq.POLLIN)
+        audited = True
         while True:
             busy = self._core.has_work
             events = dict(poller.poll(0 if busy else int(IDLE_SECONDS * 1000)))
@@ -73,8 +82,10 @@ class Server:
             self._forget_silent()
             if busy or self._core.has_work:
                 self._core.step()
-            elif not events:
-                self._core.check()
+                audited = False
+            elif not events and not audited:
+                self._core.audit()
+                audited = True
             self._flush()
 
     def _drain(self) -> None:
@@ -84,22 +95,21 @@ class Server:
             except zmq.Again:
                 return
             commands, faults = read_commands(parts[-1] if parts else b"")
-            known = client in self._seen
             self._seen[client] = self._clock()
             if faults:
                 self._send(client, list[Reply](faults))
             for command in commands:
-                self._obey(client, command, known)
-                known = True
+                self._obey(client, command)
 
-    def _obey(self, client: bytes, command: Command, known: bool) -> None:
+    def _obey(self, client: bytes, command: Command) -> None:
         if isinstance(command, Generate):
             self._core.add(client, command)
         elif isinstance(command, Abort):
             self._core.abort(client, command)
         elif isinstance(command, Inspect):
             self._send(client, [self._core.stats()])
-        elif not known:
+        elif client not in self._greeted:
+            self._greeted.add(client)
             self._send(client, [Ready(pid=os.getpid(), lanes=self._core.lanes)])
 
     def _forget_silent(self) -> None:
@@ -122,6 +132,7 @@ class Server:
 
     def _forget(self, client: bytes) -> None:
         self._seen.pop(client, None)
+        self._greeted.discard(client)
         self._core.drop(client)
 
 
@@ -136,21 +147,24 @@ def serve(
 ) -> None:
     """Bind, load, and serve until `stop` or `parent` is readable. Clients may send at once; `Ready` comes when loaded.
 
-    Raises `EngineError` for a model or an address that cannot be used.
+    Raises `EngineError` for a configuration, an address or a model that cannot be used.
     """
+    if fault := find_config_fault(config):
+        raise EngineError(fault)
     context = zmq.Context(io_threads=1)
     router: zmq.Socket[bytes] = context.socket(zmq.ROUTER)
     router.linger = 0
     router.sndhwm = send_frames
     router.router_mandatory = True
+    router.maxmsgsize = LARGEST_FRAME
     try:
         try:
             router.bind(config.address)
         except zmq.ZMQError as why:
             raise EngineError(f"cannot bind {config.address!r}: {why}") from why
-        digest = keyed_digest(os.urandom(32))
-        lanes = [Lane(lane, open_runner(lane, config.device), digest=digest, clock=clock) for lane in config.lanes]
-        core = EngineCore(lanes, seeds=lambda: int.from_bytes(os.urandom(8), "little", signed=True))
+        core = EngineCore(
+            _open_lanes(config, open_runner, clock), seeds=lambda: int.from_bytes(os.urandom(8), "little", signed=True)
+        )
         # Models live as long as the process: the collector need not look at them again.
         gc.collect()
         gc.freeze()
@@ -159,6 +173,19 @@ def serve(
     finally:
         router.close()
         context.term()
+
+
+def _open_lanes(config: EngineConfig, open_runner: OpenRunner, clock: Clock) -> list[Lane]:
+    digest = keyed_digest(os.urandom(32))
+    lanes = []
+    for lane in config.lanes:
+        try:
+            runner = open_runner(lane, config.device)
+        except Exception as why:
+            kind = "" if isinstance(why, EngineError) else f"{type(why).__name__}: "
+            raise EngineError(f"lane {lane.name!r} cannot be opened: {kind}{why}") from why
+        lanes.append(Lane(lane, runner, digest=digest, clock=clock))
+    return lanes
 
 
 def open_torch_runner(config: LaneConfig, device: str) -> Runner:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import insort
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -17,18 +18,17 @@ LOOKAHEAD = 16
 """Waiting sequences that a plan considers: more could rarely start in one step, and each costs a cache look-up."""
 
 
-@dataclass(frozen=True, slots=True)
-class Work:
-    """Compute `count` tokens of `sequence` from `start` on; its blocks are there."""
+class Work(NamedTuple):
+    """Compute `length` tokens of `sequence` from `start` on; its blocks are there."""
 
     sequence: Sequence
     start: int
-    count: int
+    length: int
 
     @property
     def wants_logits(self) -> bool:
         """Whether this closes the gap, so that a token can be chosen."""
-        return self.start + self.count == len(self.sequence.ids)
+        return self.start + self.length == len(self.sequence.ids)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +101,10 @@ class Scheduler:
             self._waiting.remove(sequence)
         sequence.status = "done"
 
+    def distrust(self, sequence: Sequence) -> None:
+        """Keep what this sequence computed or built upon from being reused by others."""
+        self.pool.forget(sequence.blocks)
+
     def begin(self) -> Step:
         """Plan a step and make it possible: sequences preempted and admitted, blocks allocated."""
         plan, hits = self._plan()
@@ -120,7 +124,7 @@ class Scheduler:
                 held = len(sequence.blocks)
                 sequence.blocks += self.pool.allocate(chunk.blocks)
                 self.tables[sequence.row, held : held + chunk.blocks] = sequence.blocks[held:]
-            work.append(Work(sequence, chunk.start, chunk.count))
+            work.append(Work(sequence, chunk.start, chunk.length))
         return Step(tuple(work), tuple(self._by_order[order] for order in plan.impossible))
 
     def advance(self, work: tuple[Work, ...]) -> None:
@@ -128,7 +132,7 @@ class Scheduler:
         size = self.pool.block_size
         for item in work:
             sequence = item.sequence
-            sequence.computed = item.start + item.count
+            sequence.computed = item.start + item.length
             if not sequence.store:
                 continue
             while (sequence.committed + 1) * size <= sequence.computed:

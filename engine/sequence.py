@@ -138,5 +138,5 @@ class Sequence:
         if not inert and token in self.stops:
             self.finish = "stop"
             self.stop_id = token
-        elif self.generated >= self.sampling.max_tokens:
+        elif len(self.ids) - self.prompt_tokens >= self.sampling.max_tokens:
             self.finish = "length"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
+from .config import EngineConfig
 from .messages import Failed, Generate, LaneInfo, SamplingParams, ThinkLimit
 
 MOST_LOGPROBS = 20
@@ -14,6 +15,24 @@ MOST_MARKERS = 64
 LARGEST = 1e6
 """Bound on penalties and biases: enough to force or to forbid, too little to overflow."""
 _INT64 = range(-(1 << 63), 1 << 63)
+
+
+def find_config_fault(config: EngineConfig) -> str | None:
+    """What keeps an engine from running with this configuration, None if nothing does."""
+    names = [lane.name for lane in config.lanes]
+    if not names:
+        return "no lanes are configured"
+    if len(set(names)) < len(names):
+        return f"lane names repeat: {', '.join(names)}"
+    for lane in config.lanes:
+        for field in ("block_size", "max_sequences", "max_batch_tokens", "max_waiting"):
+            if getattr(lane, field) < 1:
+                return f"lane {lane.name!r}: {field} is {getattr(lane, field)}, must be 1 or more"
+        if not 0 < lane.weight < math.inf:
+            return f"lane {lane.name!r}: weight is {lane.weight}, must be positive and finite"
+    if not 0 < config.client_timeout < math.inf:
+        return f"client_timeout is {config.client_timeout}, must be positive and finite"
+    return None
 
 
 def find_fault(request: Generate, info: LaneInfo) -> Failed | None:

@@ -69,6 +69,7 @@ def sample(logits: torch.Tensor, rows: SampleRows | None) -> list[int]:
     if rows is None:
         return np.where(usable, best, NUMERIC).tolist()  # type: ignore[no-any-return]
     starts = rows.edit_starts.tolist()
+    scratch = np.empty(table.shape[1], np.float32)
     chosen = []
     for r in range(len(table)):
         if not usable[r]:
@@ -87,7 +88,9 @@ def sample(logits: torch.Tensor, rows: SampleRows | None) -> list[int]:
         if temperature >= _GREEDY_BELOW:
             u = uniform(rows.seeds[r], rows.positions[r])
             k = int(rows.top_k[r])
-            token = _draw(row, peak, temperature, k, float(rows.top_p[r]), float(rows.min_p[r]), u)
+            scaled = np.subtract(row, peak, out=scratch)
+            scaled /= temperature
+            token = _draw(scaled, k, float(rows.top_p[r]), float(rows.min_p[r]), u)
         chosen.append(token)
     return chosen
 
@@ -122,19 +125,21 @@ def _edited(row: Floats, ids: Ints, scales: Floats, adds: Floats, bans: tuple[in
     return row
 
 
-def _draw(row: Floats, peak: np.float32, temperature: np.float32, k: int, p: float, floor: float, u: float) -> int:
-    """One token by inverse transform. Survivors of the cuts are always the first n in order of falling logits."""
-    scaled = (row - peak) / temperature
-    if not 0 < k < len(row) and p >= 1 and floor <= 0:
-        return _draw_from_all(np.exp(scaled), u)
-    if 0 < k < len(row):
+def _draw(scaled: Floats, k: int, p: float, floor: float, u: float) -> int:
+    """One token by inverse transform, from logits over temperature with a largest of 0, which are overwritten.
+
+    Survivors of the cuts are always the first n in order of falling logits.
+    """
+    if not 0 < k < len(scaled) and p >= 1 and floor <= 0:
+        return _draw_from_all(np.exp(scaled, out=scaled), u)
+    if 0 < k < len(scaled):
         order = _largest(scaled, k)
         weights = np.exp(scaled[order])
-        total = weights.sum(dtype=np.float64)
+        total = float(weights.sum(dtype=np.float64))
     else:
-        every = np.exp(scaled)
-        total = every.sum(dtype=np.float64)
-        order = _heaviest(scaled, every, p * total, floor)
+        every = np.exp(scaled, out=scaled)
+        total = float(_span_sums(every).sum())
+        order = _heaviest(every, p * total, floor)
         weights = every[order]
     sums = np.cumsum(weights, dtype=np.float64)
     count = len(order)
@@ -148,8 +153,7 @@ def _draw(row: Floats, peak: np.float32, temperature: np.float32, k: int, p: flo
 
 def _draw_from_all(weights: Floats, u: float) -> int:
     """Inverse transform in order of ids, by sums over spans first: a running sum over all would take far longer."""
-    spans = np.add.reduceat(weights, np.arange(0, len(weights), _SPAN)).astype(np.float64)
-    sums = np.cumsum(spans)
+    sums = np.cumsum(_span_sums(weights))
     target = u * sums[-1]
     span = min(int(np.searchsorted(sums, target, side="right")), len(sums) - 1)
     begin = span * _SPAN
@@ -161,6 +165,13 @@ def _draw_from_all(weights: Floats, u: float) -> int:
     return begin + place
 
 
+def _span_sums(weights: Floats) -> npt.NDArray[np.float64]:
+    """float64, the sum of each _SPAN entries in turn; the last may be of fewer."""
+    whole = len(weights) // _SPAN * _SPAN
+    spans = weights[:whole].reshape(-1, _SPAN) @ np.ones(_SPAN, np.float32)
+    return np.append(spans, weights[whole:].sum(dtype=np.float32)).astype(np.float64)
+
+
 def _largest(values: Floats, k: int) -> Ints:
     """Ids of the k largest, largest first, of equals the lower id first."""
     if k <= 0:
@@ -169,8 +180,8 @@ def _largest(values: Floats, k: int) -> Ints:
     return _ordered(values, np.flatnonzero(values >= least))[:k]
 
 
-def _heaviest(scaled: Floats, weights: Floats, mass: float, floor: float) -> Ints:
-    """Ids, heaviest first, that hold at least `mass` of the weight and all that is above `floor` besides.
+def _heaviest(weights: Floats, mass: float, floor: float) -> Ints:
+    """Ids, heaviest first, that hold at least `mass` of the weight, or all that weigh at least `floor` if that is less.
 
     Only those are sorted: they are found by lowering a threshold until enough is above it.
     """
@@ -178,7 +189,7 @@ def _heaviest(scaled: Floats, weights: Floats, mass: float, floor: float) -> Int
         ids = np.flatnonzero(weights >= max(threshold, floor))
         if threshold <= floor or weights[ids].sum(dtype=np.float64) >= mass:
             break
-    return _ordered(scaled, ids)
+    return _ordered(weights, ids)
 
 
 def _ordered(values: Floats, ids: Ints) -> Ints:
