@@ -1,5 +1,7 @@
 """Turns a `ChatRequest` into a stream of `Event`s, on one tier or a ladder of them."""
 
+from .cascade import Rung, run_cascade
+from .catalog import Catalog
 from .config import EngineSpec, ThinkingSpec, TierSpec
 from .errors import (
     BadField,
@@ -11,7 +13,9 @@ from .errors import (
     TierUnavailable,
     UpstreamRefused,
 )
-from .tier import Prompt, Tier, TierHealth
+from .folder import ModelFolder
+from .open import OpenTiers, open_tiers
+from .tier import Answer, Prompt, Tier, TierHealth
 from .types import (
     EFFORTS,
     Called,
@@ -32,8 +36,8 @@ from .types import (
 )
 
 __all__ = [
-    "EFFORTS", "BadField", "BadPrompt", "Called", "ChatRequest", "ContextTooLong", "Effort", "EngineSpec", "Event",
-    "Finish", "FinishReason", "GenerationFailed", "Message", "ModelMissing", "Prompt", "Sampling", "Start", "Text",
-    "Think", "ThinkingSpec", "Tier", "TierError", "TierHealth", "TierSpec", "TierUnavailable", "TokenLogprob",
-    "ToolCall", "ToolSpec", "UpstreamRefused", "Usage",
+    "EFFORTS", "Answer", "BadField", "BadPrompt", "Called", "Catalog", "ChatRequest", "ContextTooLong", "Effort", "EngineSpec",
+    "Event", "Finish", "FinishReason", "GenerationFailed", "Message", "ModelFolder", "ModelMissing", "OpenTiers", "Prompt", "Rung",
+    "Sampling", "Start", "Text", "Think", "ThinkingSpec", "Tier", "TierError", "TierHealth", "TierSpec",
+    "TierUnavailable", "TokenLogprob", "ToolCall", "ToolSpec", "UpstreamRefused", "Usage", "open_tiers", "run_cascade",
 ]  # fmt: skip

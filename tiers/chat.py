@@ -1,0 +1,73 @@
+"""A model's chat: what a request looks like to it, and what its tokens mean."""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass
+from pathlib import Path
+
+from tokenizers import Tokenizer
+
+from .detokenize import Vocabulary
+from .encode import PromptEncoder
+from .errors import ModelMissing
+from .guard import Guard
+from .reasoning import Marker, Role
+from .template import ChatTemplate, read_template
+from .types import ChatRequest
+
+CALL = "<tool_call>"
+CALL_END = "</tool_call>"
+"""Around a tool call, as Hermes, Qwen and many after them write it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """A rendered request: its number of tokens, and the ids unless there are too many."""
+
+    tokens: int
+    ids: tuple[int, ...]
+    opens_thinking: bool
+    """The template left a thinking block open behind the prompt."""
+
+
+class Chat:
+    """Template, tokenizer and markers of one model. Immutable; safe in threads."""
+
+    def __init__(self, template: ChatTemplate, tokenizer: Tokenizer, *, opener: str = "", closer: str = "") -> None:
+        """`opener` and `closer` are the model's thinking markers, empty where it has none."""
+        self.template = template
+        self.encoder = PromptEncoder(tokenizer, secrets.token_hex(12))
+        self.vocabulary = Vocabulary(tokenizer)
+        self.thinks = bool(opener and closer)
+        self._opener, self._closer = opener, closer
+        self._guarded = (*self.encoder.control, *(marker for marker in (opener, closer) if len(marker) > 1))
+
+    def encode(self, request: ChatRequest, *, thinking: bool, most: int) -> Encoded:
+        """The request's prompt, of at most `most` tokens. Raises `BadPrompt`."""
+        tools = request.tools if request.tool_choice != "none" else ()
+        turns, specs = self.template.foreign(request.messages, tools)
+        guard = Guard(self._guarded, (turns, specs))
+        rendered = self.template.render(turns, specs, guard, thinking=thinking)
+        opens = self.thinks and rendered.rfind(self._opener) > rendered.rfind(self._closer)
+        tokens, ids = self.encoder.encode(guard.uncover(self.encoder.rename(rendered)), most)
+        return Encoded(tokens, tuple(ids), opens)
+
+    def markers(self, *, tools: bool) -> list[Marker]:
+        """What structures this model's output; tool calls only where the request has tools."""
+        found: list[tuple[Role, str]] = [("open", self._opener), ("close", self._closer)] if self.thinks else []
+        if tools:
+            found += [("call", CALL), ("end", CALL_END)]
+        return [Marker(role, text, self.encoder.marker(text)) for role, text in found]
+
+
+def open_chat(folder: Path, *, opener: str = "", closer: str = "") -> Chat:
+    """Load a model folder's tokenizer and template. Raises `ModelMissing`."""
+    path = folder / "tokenizer.json"
+    if not path.is_file():
+        raise ModelMissing(f"{folder.name}: tokenizer.json is missing")
+    try:
+        tokenizer = Tokenizer.from_file(str(path))
+    except Exception as error:  # the tokenizers library raises plain Exception for a file it cannot read
+        raise ModelMissing(f"{folder.name}: tokenizer.json is damaged: {error}") from error
+    return Chat(read_template(folder), tokenizer, opener=opener, closer=closer)

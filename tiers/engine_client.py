@@ -1,0 +1,301 @@
+"""This process's side of an engine: starts it or joins it, notices its death, and gives each request its replies."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import logging
+import os
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from typing import Protocol
+
+import zmq
+
+from tiergate.engine import EngineDead, EngineError, messages
+
+from .engine_link import Link
+
+log = logging.getLogger(__name__)
+
+AnswerPart = messages.Tokens | messages.Finished | messages.Failed
+"""What a request gets back."""
+
+
+class Process(Protocol):
+    """A launched engine, as `tiergate.engine.launch` returns it."""
+
+    @property
+    def address(self) -> str: ...
+    @property
+    def pid(self) -> int: ...
+    @property
+    def returncode(self) -> int | None: ...
+    def alive(self) -> bool: ...
+    def stop(self, timeout: float = 5.0) -> None: ...
+
+
+class Channel:
+    """The replies to one request, in order. Holds at most `limit` of them: a reader that is slower is cut off."""
+
+    __slots__ = ("_limit", "_lost", "_replies", "_waiter", "id")
+
+    def __init__(self, id: str, limit: int) -> None:
+        self.id = id
+        self._limit = limit
+        self._replies: deque[AnswerPart] = deque()
+        self._waiter: asyncio.Future[None] | None = None
+        self._lost: str | None = None
+
+    async def take(self) -> list[AnswerPart]:
+        """All replies since the last call, at least one. Raises `EngineDead` when none can come any more."""
+        if not self._replies:
+            if self._lost is not None:
+                raise EngineDead(self._lost)
+            self._waiter = asyncio.get_running_loop().create_future()
+            try:
+                await self._waiter
+            finally:
+                self._waiter = None
+            if not self._replies:
+                raise EngineDead(self._lost or "the engine is gone")
+        replies = list(self._replies)
+        self._replies.clear()
+        return replies
+
+    def put(self, reply: AnswerPart) -> bool:
+        """Hand over a reply; false where the reader is too slow. The last word is always taken."""
+        if len(self._replies) >= self._limit and isinstance(reply, messages.Tokens):
+            return False
+        self._replies.append(reply)
+        self._wake()
+        return True
+
+    def lose(self, reason: str) -> None:
+        self._lost = reason
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+
+def restart_delay(base: float, deaths: int, most: float = 30.0) -> float:
+    """Seconds before the next start, after `deaths` deaths in a row."""
+    return min(base * 2.0 ** min(deaths - 1, 16), most)
+
+
+@contextlib.contextmanager
+def _exit_watch(process: Process | None, lose: Callable[[str], None]) -> Iterator[None]:
+    """Have the event loop notice at once that a process ended, where the system can say so (Linux)."""
+    if process is None or not hasattr(os, "pidfd_open"):
+        yield
+        return
+    try:
+        descriptor = os.pidfd_open(process.pid)
+    except ProcessLookupError:
+        lose("the engine process ended as it started")
+        yield
+        return
+    loop = asyncio.get_running_loop()
+
+    def ended() -> None:
+        loop.remove_reader(descriptor)
+        process.alive()  # collects the status
+        lose(f"the engine process ended with status {process.returncode}")
+
+    loop.add_reader(descriptor, ended)
+    try:
+        yield
+    finally:
+        loop.remove_reader(descriptor)
+        os.close(descriptor)
+
+
+class EngineClient:
+    """Owns the connection, the engine process if it launched one, and the open requests."""
+
+    def __init__(
+        self,
+        *,
+        address: str = "",
+        launch: Callable[[], Process] | None = None,
+        delay: float = 0.2,
+        heartbeat: float = 4.0,
+        queue_limit: int = 4096,
+    ) -> None:
+        """Joins `address`, or starts its own engine by `launch`. `delay` and `heartbeat` in seconds."""
+        assert bool(address) != bool(launch)
+        self._address = address
+        self._launch = launch
+        self._delay = delay
+        self._heartbeat = heartbeat
+        self._queue_limit = queue_limit
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._ids = itertools.count(1)
+        self._channels: dict[str, Channel] = {}
+        self._link: Link | None = None
+        self._lanes: Mapping[str, messages.LaneInfo] = {}
+        self._ready = asyncio.Event()
+        self._inspections: list[asyncio.Future[Mapping[str, messages.LaneStats]]] = []
+        self._lost: asyncio.Future[str] | None = None
+        self._deaths = 0
+        self._supervisor: asyncio.Task[None] | None = None
+        self.reason = "the engine is starting"
+        """Why it is not ready, in words."""
+        self.pid: int | None = None
+        """Process id of the engine that serves, by its own word."""
+
+    def open(self) -> None:
+        """Begin; the engine loads in the background."""
+        self._supervisor = asyncio.create_task(self._supervise(), name="engine-client")
+
+    async def close(self) -> None:
+        """Stop the engine if it is ours. Open requests end with `EngineDead`."""
+        if self._supervisor is not None:
+            self._supervisor.cancel()
+            await asyncio.wait((self._supervisor,))
+        self._context.destroy(linger=0)
+
+    @property
+    def ready(self) -> bool:
+        return self._ready.is_set()
+
+    @property
+    def lanes(self) -> Mapping[str, messages.LaneInfo]:
+        """What the engine serves; empty until it is ready."""
+        return self._lanes
+
+    async def wait_ready(self, seconds: float) -> bool:
+        """Wait at most `seconds` for the engine."""
+        if not self._ready.is_set():
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._ready.wait(), seconds)
+        return self._ready.is_set()
+
+    def new_id(self) -> str:
+        return str(next(self._ids))
+
+    def generate(self, command: messages.Generate) -> Channel:
+        """Start a sequence under an id from `new_id`. Raises `EngineDead` when there is no engine to take it."""
+        if self._link is None or not self._ready.is_set():
+            raise EngineDead(self.reason)
+        if not self._link.send((command,)):
+            raise EngineDead("the engine does not take requests")
+        channel = self._channels[command.id] = Channel(command.id, self._queue_limit)
+        return channel
+
+    def abort(self, id: str) -> None:
+        """End a sequence; its channel still gets the last word. Harmless when it has ended."""
+        if self._link is not None and id in self._channels:
+            self._link.send((messages.Abort(id),))
+
+    def forget(self, id: str) -> None:
+        """Nobody reads this channel any more."""
+        self._channels.pop(id, None)
+
+    async def stats(self, patience: float = 1.0) -> Mapping[str, messages.LaneStats]:
+        """A snapshot a lane; empty when the engine does not answer within `patience` seconds."""
+        if self._link is None or not self._ready.is_set():
+            return {}
+        answer: asyncio.Future[Mapping[str, messages.LaneStats]] = asyncio.get_running_loop().create_future()
+        self._inspections.append(answer)
+        if len(self._inspections) == 1:
+            self._link.send((messages.Inspect(),))
+        try:
+            return await asyncio.wait_for(answer, patience)
+        except TimeoutError:
+            return {}
+        finally:
+            with contextlib.suppress(ValueError):
+                self._inspections.remove(answer)
+
+    async def _supervise(self) -> None:
+        while True:
+            reason = await self._serve()
+            self._deaths += 1
+            delay = restart_delay(self._delay, self._deaths)
+            log.warning("engine lost: %s; next attempt in %.1f s", reason, delay)
+            await asyncio.sleep(delay)
+
+    async def _serve(self) -> str:
+        """Run one engine, or one connection to it, until it is lost. Returns why."""
+        process: Process | None = None
+        link: Link | None = None
+        reason = "the gateway is closing"
+        try:
+            if self._launch is not None:
+                starting = asyncio.ensure_future(asyncio.to_thread(self._launch))
+                try:
+                    process = await asyncio.shield(starting)
+                except asyncio.CancelledError:
+                    process = await starting  # a thread cannot be cancelled, and its process must not be forgotten
+                    raise
+            lost = self._lost = asyncio.get_running_loop().create_future()
+            address = process.address if process is not None else self._address
+            link = self._link = Link(self._context, address, self._read, self._lose)
+            link.send((messages.Hello(),))
+            with _exit_watch(process, self._lose):
+                while not lost.done():
+                    await asyncio.wait((lost,), timeout=self._heartbeat)
+                    if process is not None and not process.alive():
+                        self._lose(f"the engine process ended with status {process.returncode}")
+                    elif self._ready.is_set():
+                        link.send((messages.Hello(),))
+            reason = lost.result()
+        except (EngineError, OSError) as error:
+            reason = f"the engine did not start: {error}"
+        finally:
+            self._end(link, reason)
+            if process is not None:
+                await asyncio.to_thread(process.stop)
+        return reason
+
+    def _end(self, link: Link | None, reason: str) -> None:
+        self._ready.clear()
+        self._lanes = {}
+        self.pid = None
+        self._link = None
+        self.reason = reason
+        if link is not None:
+            link.close()
+        channels, self._channels = self._channels, {}
+        for channel in channels.values():
+            channel.lose(reason)
+        inspections, self._inspections = self._inspections, []
+        for inspection in inspections:
+            if not inspection.done():
+                inspection.set_result({})
+
+    def _lose(self, reason: str) -> None:
+        if self._lost is not None and not self._lost.done():
+            # Requests must not begin, and open ones must not wait, until the supervisor gets its turn.
+            self._lost.set_result(reason)
+            self._end(self._link, reason)
+
+    def _read(self, replies: list[messages.Reply]) -> None:
+        for reply in replies:
+            if isinstance(reply, AnswerPart):
+                self._hand_over(reply)
+            elif isinstance(reply, messages.Stats):
+                inspections, self._inspections = self._inspections, []
+                for inspection in inspections:
+                    if not inspection.done():
+                        inspection.set_result(reply.lanes)
+            else:
+                self._lanes, self.pid = reply.lanes, reply.pid
+                self.reason = ""
+                self._ready.set()
+
+    def _hand_over(self, reply: AnswerPart) -> None:
+        channel = self._channels.get(reply.id)
+        if channel is None:
+            return
+        if not isinstance(reply, messages.Tokens):
+            del self._channels[reply.id]
+            self._deaths = 0
+        if not channel.put(reply):
+            self.abort(reply.id)
+            self.forget(reply.id)
+            channel.lose("its reader fell too far behind")
