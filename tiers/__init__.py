@@ -36,8 +36,9 @@ from .types import (
 )
 
 __all__ = [
-    "EFFORTS", "Answer", "BadField", "BadPrompt", "Called", "Catalog", "ChatRequest", "ContextTooLong", "Effort", "EngineSpec",
-    "Event", "Finish", "FinishReason", "GenerationFailed", "Message", "ModelFolder", "ModelMissing", "OpenTiers", "Prompt", "Rung",
-    "Sampling", "Start", "Text", "Think", "ThinkingSpec", "Tier", "TierError", "TierHealth", "TierSpec",
-    "TierUnavailable", "TokenLogprob", "ToolCall", "ToolSpec", "UpstreamRefused", "Usage", "open_tiers", "run_cascade",
+    "EFFORTS", "Answer", "BadField", "BadPrompt", "Called", "Catalog", "ChatRequest", "ContextTooLong", "Effort",
+    "EngineSpec", "Event", "Finish", "FinishReason", "GenerationFailed", "Message", "ModelFolder", "ModelMissing",
+    "OpenTiers", "Prompt", "Rung", "Sampling", "Start", "Text", "Think", "ThinkingSpec", "Tier", "TierError",
+    "TierHealth", "TierSpec", "TierUnavailable", "TokenLogprob", "ToolCall", "ToolSpec", "UpstreamRefused", "Usage",
+    "open_tiers", "run_cascade",
 ]  # fmt: skip

@@ -1,0 +1,22 @@
+"""The embedded pair for tests marked `models`, made on first use."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from tiergate.tiers.catalog import Catalog, default_root
+
+
+def embedded_catalog() -> Catalog:
+    """A catalog that holds the embedded pair: in the folder `TIERGATE_CACHE` names, else in the usual one."""
+    named = os.environ.get("TIERGATE_CACHE")
+    catalog = Catalog(Path(named).expanduser() if named else default_root())
+    if not catalog.has_embedded():
+        catalog.pull_embedded()
+    return catalog
+
+
+def embedded_folder(name: str) -> Path:
+    """The folder of `smollm2-135m` or `smollm2-135m-moe`."""
+    return embedded_catalog().resolve(name).path
