@@ -65,6 +65,8 @@ class EngineSpec:
 
     address: str = ""
     """A running engine's ZeroMQ endpoint to join; empty starts an own one."""
+    listen: str = ""
+    """ZeroMQ endpoint that an own engine is to have, so that others can join it; empty picks a private one."""
     device: str = "cpu"
     threads: int = 0
     """Compute threads; 0 takes the cores this process may use."""

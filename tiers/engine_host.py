@@ -41,5 +41,10 @@ class EngineHost:
 
     def _start(self) -> Process:
         return self._launch(
-            EngineConfig(lanes=tuple(self._lanes), device=self._spec.device, threads=self._spec.threads)
+            EngineConfig(
+                lanes=tuple(self._lanes),
+                address=self._spec.listen,
+                device=self._spec.device,
+                threads=self._spec.threads,
+            )
         )
