@@ -17,7 +17,7 @@ from starlette.routing import Route
 from starlette.types import Message, Receive, Scope, Send
 
 from tiergate.budget import BudgetError, Keyring, Ledger, open_store
-from tiergate.tiers import TierError, open_tiers
+from tiergate.tiers import Catalog, TierError, open_tiers
 
 from .chat import ChatEndpoint
 from .config import Settings
@@ -123,12 +123,14 @@ def open_ledger(settings: Settings) -> Ledger:
     return Ledger(open_store(settings.budget.store, folder=folder), lease=settings.budget.lease)
 
 
+def open_catalog(settings: Settings) -> Catalog:
+    """The models under the folder that the settings name."""
+    return Catalog(Path(settings.models.cache).expanduser())
+
+
 async def open_models(settings: Settings) -> Tiers:
     """The tiers that the settings name; their models load in the background. Raises `ModelMissing`."""
-    from tiergate.tiers import Catalog
-
-    catalog = Catalog(Path(settings.models.cache).expanduser())
-    return await open_tiers(settings.tiers, settings.engine, catalog)
+    return await open_tiers(settings.tiers, settings.engine, open_catalog(settings))
 
 
 def _refuse(request: Request, error: Exception) -> Response:

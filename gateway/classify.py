@@ -34,7 +34,8 @@ CODE_WORDS = _set(
 CODE_SIGNS = ("```", "();", "){", ") {", "=>", "->", "==", "!=", "://", "</", "/*", "#include", "o(n")
 MATHS_WORDS = _set(
     "integral derivative equation equations theorem matrix probability polynomial modulo prime primes triangle "
-    "velocity voltage percent percentage ratio average sum difference product solve compute calculate evaluate function vector "
+    "velocity voltage percent percentage ratio average sum difference product solve compute calculate evaluate "
+    "function vector "
     "mass energy joules newtons angle radius area volume speed distance remainder divisible digits integer integers "
     "expected variance logarithm converges"
 )

@@ -15,7 +15,9 @@ class ThinkingSpec:
     enabled: bool = False
     """The tier thinks first unless a request says otherwise."""
     opener: str = ""
+    """The marker that begins a thought."""
     closer: str = ""
+    """The marker that ends it."""
     handoff: str = ""
     """The sentence forced when a thought is cut, before the closer."""
     budget: int | None = None
@@ -45,13 +47,17 @@ class TierSpec:
     aliases: tuple[str, ...] = ()
     """Further model names under which clients may ask for this tier."""
     precision: Precision = "auto"
+    """Of weights and activations; `auto` is bf16."""
     kv_bytes: int = 1 << 30
     """Memory for its KV cache, bytes."""
     context: int = 0
     """Most tokens of prompt and answer; 0 takes the model's own limit."""
     max_sequences: int = 64
+    """Most requests running at once; more wait."""
     max_batch_tokens: int = 512
+    """Tokens of one step, of prompts and answers together."""
     max_waiting: int = 1024
+    """Most requests waiting; more are turned away as busy."""
     weight: float = 1.0
     """Share of the machine against other tiers on the same engine."""
     max_tokens: int = 1024
@@ -68,6 +74,7 @@ class EngineSpec:
     listen: str = ""
     """ZeroMQ endpoint that an own engine is to have, so that others can join it; empty picks a private one."""
     device: str = "cpu"
+    """What the engine computes on."""
     threads: int = 0
     """Compute threads; 0 takes the cores this process may use."""
     restart_delay: float = 0.2

@@ -1,1 +1,1 @@
-"""The subcommands of the command line that are larger than a few lines, one file each."""
+"""The subcommands of `tiergate`, a file each: `register(subparsers)` adds one."""
