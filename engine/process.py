@@ -162,9 +162,7 @@ def serve(
             router.bind(config.address)
         except zmq.ZMQError as why:
             raise EngineError(f"cannot bind {config.address!r}: {why}") from why
-        core = EngineCore(
-            _open_lanes(config, open_runner, clock), seeds=lambda: int.from_bytes(os.urandom(8), "little", signed=True)
-        )
+        core = EngineCore(_open_lanes(config, open_runner, clock), seeds=_random_seed)
         # Models live as long as the process: the collector need not look at them again.
         gc.collect()
         gc.freeze()
@@ -173,6 +171,10 @@ def serve(
     finally:
         router.close()
         context.term()
+
+
+def _random_seed() -> int:
+    return int.from_bytes(os.urandom(8), "little", signed=True)
 
 
 def _open_lanes(config: EngineConfig, open_runner: OpenRunner, clock: Clock) -> list[Lane]:
