@@ -106,7 +106,8 @@ class _Planner:
         """Running sequences not served yet, each of which is owed a token."""
         self.pledged = 0
         """Blocks that the sequences served so far still need for what they want."""
-        self.started = 0
+        self.started = len(view.running) - len(self.kept)
+        """Places taken by others than those kept: sequences that start, and impossible ones, not yet removed."""
         self.preempted: list[int] = []
         self.chunks: dict[int, tuple[Running | Waiting, int]] = {}
         """By id, in order of service: the sequence and its tokens."""
