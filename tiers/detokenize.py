@@ -104,7 +104,7 @@ class Vocabulary:
         for id in range(self._tokenizer.get_vocab_size()):
             data = self.data(id)
             lead = next((at for at in range(1, min(len(data), 4) + 1) if data[-at] & 0xC0 != 0x80), 0)
-            if lead and data[-lead] >= 0xC0 and lead < _length(data[-lead]):
+            if lead and 0xC2 <= data[-lead] <= 0xF4 and lead < _length(data[-lead]):
                 found.append(id)
         return tuple(found)
 

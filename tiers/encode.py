@@ -54,7 +54,7 @@ class PromptEncoder:
                 if count > most + 64:
                     return count * len(renamed) // len(start), []
             ids = self._copy.encode(renamed, add_special_tokens=False).ids
-        except UnicodeEncodeError as error:
+        except TypeError as error:  # what the tokenizers library says to a str without a UTF-8 form
             raise BadPrompt("the messages hold text that is not Unicode (a lone surrogate)") from error
         return len(ids), ids if len(ids) <= most else []
 
