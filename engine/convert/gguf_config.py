@@ -20,7 +20,7 @@ _UNDERSTOOD = frozenset({
     "attention.head_count", "attention.head_count_kv", "attention.layer_norm_rms_epsilon",
     "attention.key_length", "attention.value_length", "rope.freq_base", "rope.dimension_count",
     "rope.scaling.type", "rope.scaling.factor", "rope.scaling.original_context_length", "rope.scaling.finetuned",
-    "rope.scaling.attn_factor", "rope.scaling.yarn_beta_fast", "rope.scaling.yarn_beta_slow",
+    "rope.scaling.yarn_beta_fast", "rope.scaling.yarn_beta_slow",
     "expert_count", "expert_used_count", "expert_feed_forward_length",
 })  # fmt: skip
 
@@ -30,6 +30,7 @@ _NEUTRAL: Mapping[str, Any] = {
     "expert_shared_count": 0,
     "expert_weights_norm": True,
     "expert_weights_scale": 1.0,
+    "rope.scaling.attn_factor": 1.0,
     "use_parallel_residual": False,
 }
 """Keys that are harmless at exactly this value (`expert_gating_func` 1 is softmax)."""
@@ -199,18 +200,13 @@ def _rope_scaling(keys: _Keys, shape: GgufShape, head_dim: int) -> Json | None:
     if kind == "linear":
         return {"rope_type": "linear", "factor": factor}
     if kind == "yarn":
-        scaling: Json = {
+        return {
             "rope_type": "yarn",
             "factor": factor,
             "original_max_position_embeddings": keys.int("rope.scaling.original_context_length"),
             "beta_fast": keys.float("rope.scaling.yarn_beta_fast", 32.0),
             "beta_slow": keys.float("rope.scaling.yarn_beta_slow", 1.0),
         }
-        if keys.get("rope.scaling.attn_factor") is not None:
-            # llama.cpp multiplies this onto YaRN's own 0.1 ln(factor) + 1 (arXiv 2309.00071, section 3.4).
-            own = 0.1 * math.log(factor) + 1.0
-            scaling["attention_factor"] = own * keys.float("rope.scaling.attn_factor")
-        return scaling
     raise ModelError(f"GGUF: rotary scaling of type {kind!r} is not known")
 
 
