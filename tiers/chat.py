@@ -41,16 +41,15 @@ class Chat:
         self.vocabulary = Vocabulary(tokenizer)
         self.thinks = bool(opener and closer)
         self._opener, self._closer = opener, closer
-        self._guarded = (*self.encoder.control, *(marker for marker in (opener, closer) if len(marker) > 1))
+        self._guard = Guard((*self.encoder.control, *(marker for marker in (opener, closer) if len(marker) > 1)))
 
     def encode(self, request: ChatRequest, *, thinking: bool, most: int) -> Encoded:
         """The request's prompt, of at most `most` tokens. Raises `BadPrompt`."""
         tools = request.tools if request.tool_choice != "none" else ()
-        turns, specs = self.template.foreign(request.messages, tools)
-        guard = Guard(self._guarded, (turns, specs))
-        rendered = self.template.render(turns, specs, guard, thinking=thinking)
+        foreign = self._guard.cover(self.template.foreign(request.messages, tools))
+        rendered = self.template.render(foreign, [message.role for message in request.messages], thinking=thinking)
         opens = self.thinks and rendered.rfind(self._opener) > rendered.rfind(self._closer)
-        tokens, ids = self.encoder.encode(guard.uncover(self.encoder.rename(rendered)), most)
+        tokens, ids = self.encoder.encode(foreign.uncover(self.encoder.rename(rendered)), most)
         return Encoded(tokens, tuple(ids), opens)
 
     def markers(self, *, tools: bool) -> list[Marker]:

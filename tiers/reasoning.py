@@ -66,6 +66,9 @@ class Splitter:
     def feed(self, piece: Piece) -> list[Span | Written]:
         """Text of the next tokens."""
         out: list[Span | Written] = []
+        if not self._markers[self._state]:
+            self._emit([piece], out)
+            return out
         while piece.text:
             matcher = self._matchers[self._state]
             before = self._held.length

@@ -15,7 +15,7 @@ from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from .errors import BadPrompt, ModelMissing
-from .guard import MARKS, Guard
+from .guard import MARKS, Covered
 from .types import Message, ToolSpec
 
 
@@ -40,28 +40,30 @@ class ChatTemplate:
         self.takes_tools = "tools" in meta.find_undeclared_variables(tree)
 
     def foreign(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> tuple[list[Any], list[Any] | None]:
-        """Messages and tools as the template expects them, nothing in them to be trusted but the roles."""
+        """Messages (without their roles) and tools as the template expects them: nothing in them is to be trusted."""
         turns = [self._turn(message) for message in messages]
         return turns, [_tool(tool) for tool in tools] if tools and self.takes_tools else None
 
-    def render(self, turns: list[Any], tools: list[Any] | None, guard: Guard, *, thinking: bool) -> str:
-        """The prompt up to where the answer begins, foreign text marked. Raises `BadPrompt`."""
-        covered = [{**guard.cover(turn), "role": turn["role"]} for turn in turns]
+    def render(self, foreign: Covered, roles: Sequence[str], *, thinking: bool) -> str:
+        """The prompt up to where the answer begins, of what `foreign` gave, covered. Raises `BadPrompt`."""
+        turns, tools = foreign.value
+        for turn, role in zip(turns, roles, strict=True):
+            turn["role"] = role
         try:
             return self._template.render(
-                messages=covered,
-                tools=guard.cover(tools),
+                messages=turns,
+                tools=tools,
                 documents=None,
                 add_generation_prompt=True,
                 enable_thinking=thinking,
                 **self._tokens,
             )
         except Exception as error:  # the model's own code: whatever it trips over, these messages do not suit it
-            reason = guard.uncover(str(error))[:300] or type(error).__name__
+            reason = foreign.uncover(str(error))[:300] or type(error).__name__
             raise BadPrompt(f"the model's chat template refuses these messages: {reason}") from error
 
     def _turn(self, message: Message) -> dict[str, Any]:
-        turn: dict[str, Any] = {"role": message.role, "content": message.content}
+        turn: dict[str, Any] = {"content": message.content}
         if message.name:
             turn["name"] = message.name
         if message.tool_call_id:
