@@ -13,7 +13,7 @@ from .folder import ModelFolder
 class Models(Protocol):
     """Where model names become folders; the catalog is one."""
 
-    def resolve(self, name: str) -> ModelFolder:
+    def resolve(self, name_or_path: str, /) -> ModelFolder:
         """Raises `ModelMissing`."""
 
 
