@@ -12,7 +12,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: help install serve test bench lint format clean
+.PHONY: help install serve test bench lint format map clean
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
 
@@ -40,6 +40,9 @@ lint: $(VENV)/.lint  ## Check style and types: ruff, mypy, pyright.
 format: $(VENV)/.lint  ## Let ruff lay out all files.
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
+
+map: $(VENV)/.run  ## Write the map of the code into README.md.
+	PYTHONPATH=tests $(BIN)/python -P -m support.readme_map
 
 clean:  ## Remove what was built and cached here; .venv stays.
 	rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -6,21 +6,17 @@ import argparse
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.table import Table
 
-from tiergate.tiers import ModelMissing
+from tiergate.tiers import Catalog, ModelMissing
 
 from ..config import load_settings
 from ..errors import ConfigError
 from .progress import console_progress
 
-if TYPE_CHECKING:
-    from tiergate.tiers.catalog import Catalog
-
-Command = Callable[["Catalog", argparse.Namespace, Console], int]
+Command = Callable[[Catalog, argparse.Namespace, Console], int]
 
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -50,7 +46,6 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 
 def _run(run: Command, args: argparse.Namespace) -> int:
-    from tiergate.tiers import Catalog
 
     console = Console()
     try:

@@ -1,0 +1,1 @@
+"""One file an op: its signature, contract and reference body."""

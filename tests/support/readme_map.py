@@ -1,0 +1,32 @@
+"""Writes the map of the code into README.md, a line a file: the first line of each module's docstring. `make map`."""
+
+from __future__ import annotations
+
+import ast
+
+from support.source import ROOMS, ROOT, sources
+
+TITLE = "## Map of the code"
+
+
+def code_map() -> str:
+    """The lines that README.md has under its title, a paragraph a room."""
+    rooms = []
+    for room in ROOMS:
+        paths = [source for source in sources() if source.room == room]
+        docs = [(source.path, (ast.get_docstring(source.tree) or "").split("\n")[0]) for source in paths]
+        rooms.append("".join(f"- `{path}`: {doc}\n" for path, doc in docs))
+    return "\n".join(rooms)
+
+
+def with_map(readme: str) -> str:
+    """The README with a fresh map: what lies between its title and the next one of that level is replaced."""
+    before, _, rest = readme.partition(TITLE)
+    end = rest.find("\n## ")
+    after = "" if end < 0 else rest[end:]
+    return f"{before.rstrip()}\n\n{TITLE}\n\n{code_map()}{after}"
+
+
+if __name__ == "__main__":
+    path = ROOT / "README.md"
+    path.write_text(with_map(path.read_text()))
