@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Iterable
 from typing import Any, Final
 
 import orjson
@@ -16,6 +17,9 @@ from .errors import BadRequest
 
 INLINE_BYTES: Final = 64 * 1024
 """Bodies up to this size take microseconds to check; larger ones belong in a worker thread."""
+
+DEEPEST: Final = 128
+"""Levels of nesting; whoever writes the value down again, into a template for example, recurses that deep."""
 
 
 def check_content_type(value: bytes | None) -> None:
@@ -33,8 +37,8 @@ def check_content_type(value: bytes | None) -> None:
 def parse_object(raw: bytes) -> dict[str, Any]:
     """The JSON object in `raw`, UTF-8.
 
-    Raises `BadRequest` for anything else: malformed or empty text, duplicate keys, nesting deeper than the parsers go
-    (about a thousand levels), lone surrogates, NaN, infinities, or a value that is no object.
+    Raises `BadRequest` for anything else: malformed or empty text, duplicate keys, more than `DEEPEST` levels, lone
+    surrogates, NaN, infinities, or a value that is no object.
     """
     if not raw:
         raise BadRequest("The request body is empty; a JSON object is needed.", code="empty_body")
@@ -44,12 +48,24 @@ def parse_object(raw: bytes) -> dict[str, Any]:
         raise _explain(raw, error) from None
     if type(value) is not dict:
         raise BadRequest("The request body must be a JSON object.", code="invalid_type")
+    if raw.count(b"{") + raw.count(b"[") > DEEPEST:
+        _check_depth(value)
     if raw.count(b":") > 1:
-        try:
-            _Unique().decode(raw.decode())
-        except RecursionError:
-            raise BadRequest("The request body is nested too deeply.", code="invalid_json") from None
+        _Unique().decode(raw.decode())
     return value
+
+
+def _check_depth(value: Any) -> None:
+    level = [value]
+    for _ in range(DEEPEST):
+        level = [inner for one in level if isinstance(one, dict | list) for inner in _inside(one)]
+        if not level:
+            return
+    raise BadRequest(f"The request body has more than {DEEPEST} levels.", code="invalid_json")
+
+
+def _inside(value: dict[str, Any] | list[Any]) -> Iterable[Any]:
+    return value.values() if isinstance(value, dict) else value
 
 
 class _Unique(json.JSONDecoder):

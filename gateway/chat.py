@@ -61,6 +61,7 @@ class ChatEndpoint:
         except (ClientGone, SlowReader) as error:
             # Nobody is left to be told. A stream that was not finished makes the server close the connection.
             failure, problem = error, describe(error)
+            record.status = problem.status
         except asyncio.CancelledError as error:
             failure, problem = error, describe(ShuttingDown("cancelled"))
             raise

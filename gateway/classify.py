@@ -183,4 +183,4 @@ def _repeats(users: Sequence[Message]) -> bool:
 
 
 def _words(text: str) -> frozenset[str]:
-    return frozenset(text[:HEAD].lower().split())
+    return frozenset(text[:HEAD].lower().translate(PUNCTUATION).split())

@@ -6,6 +6,7 @@ every complaint names the field as `thinking.budget_tokens` or `messages[2].role
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -70,6 +71,8 @@ def number(
     if type(value) is not float and type(value) is not int:
         raise wrong_type(path(at, name), "a decimal", value)
     param = path(at, name)
+    if type(value) is float and math.isnan(value):
+        raise BadRequest(f"Invalid '{param}': not a number.", param=param)
     if above is not None and value <= above:
         text = f"Invalid '{param}': decimal below minimum value. Expected a value > {above}, but got {value} instead."
         raise BadRequest(text, param=param, code="decimal_below_min_value")
