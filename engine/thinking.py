@@ -208,7 +208,8 @@ def _due(rules: ThinkRules, state: ThinkState, ahead: int = 0) -> bool:
 
 
 def _cost(limit: ThinkLimit) -> int:
-    return len(limit.handoff) + len(limit.closers[0]) + len(limit.after)
+    """Tokens to set aside for closing a block: the longest closer, for one that is half written may be any."""
+    return len(limit.handoff) + max(map(len, limit.closers)) + len(limit.after)
 
 
 def _close(rules: ThinkRules, state: ThinkState, *, handoff: bool) -> ThinkState:

@@ -1,0 +1,173 @@
+"""The sampling op against a plain reading of its contract, row by row."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tiergate.kernels import NUMERIC, SampleRows, log_probabilities, sample
+from tiergate.kernels.ops.sample import uniform
+
+
+def rows_of(*rows: dict[str, Any]) -> SampleRows:
+    """One dict a row; what it leaves out is neutral. `edits` is {id: (scale, add)}."""
+    edits = [row.get("edits", {}) for row in rows]
+    flat = [(token, *change) for changes in edits for token, change in changes.items()]
+    return SampleRows(
+        temperature=np.array([row.get("temperature", 1.0) for row in rows], np.float32),
+        top_k=np.array([row.get("top_k", 0) for row in rows], np.int64),
+        top_p=np.array([row.get("top_p", 1.0) for row in rows], np.float32),
+        min_p=np.array([row.get("min_p", 0.0) for row in rows], np.float32),
+        seeds=tuple(row.get("seed", 0) for row in rows),
+        positions=tuple(row.get("position", 0) for row in rows),
+        edit_starts=np.cumsum([0, *map(len, edits)]),
+        edit_ids=np.array([token for token, _, _ in flat], np.int64),
+        edit_scales=np.array([scale for _, scale, _ in flat], np.float32),
+        edit_adds=np.array([add for _, _, add in flat], np.float32),
+        bans={r: row["bans"] for r, row in enumerate(rows) if row.get("bans")},
+    )
+
+
+def distribution(logits: np.ndarray[Any, Any], row: dict[str, Any]) -> np.ndarray[Any, Any]:
+    """Probabilities by the book, in float64."""
+    x = logits.astype(np.float64)
+    for token, (scale, add) in row.get("edits", {}).items():
+        x[token] = (x[token] / scale if x[token] > 0 else x[token] * scale) + add
+    x[list(row.get("bans", ()))] = -np.inf
+    x = x / row.get("temperature", 1.0)
+    p = np.exp(x - x.max())
+    order = sorted(range(len(p)), key=lambda i: (-p[i], i))
+    kept = order[: row.get("top_k", 0) or len(order)]
+    mass = p[kept].sum()
+    nucleus, total = [], 0.0
+    for i in kept:
+        nucleus.append(i)
+        total += p[i]
+        if total >= row.get("top_p", 1.0) * mass:
+            break
+    kept = [i for i in nucleus if p[i] >= row.get("min_p", 0.0) * p[order[0]]]
+    out = np.zeros_like(p)
+    out[kept] = p[kept]
+    return out / out.sum()
+
+
+PARAMS = [
+    {},
+    {"temperature": 0.5},
+    {"temperature": 3.0},
+    {"top_k": 1},
+    {"top_k": 5},
+    {"top_k": 5000},
+    {"top_p": 0.5},
+    {"top_p": 1e-6},
+    {"min_p": 0.2},
+    {"min_p": 1.0},
+    {"top_k": 20, "top_p": 0.7, "min_p": 0.05, "temperature": 1.3},
+    {"edits": {3: (1.0, 4.0), 7: (2.0, -1.0), 0: (1.0, -100.0)}, "bans": (1, 2)},
+]
+
+
+@pytest.mark.parametrize("vocab", [1, 5, 256, 700])
+@pytest.mark.parametrize("params", PARAMS, ids=str)
+def test_draws_follow_the_distribution(vocab: int, params: dict[str, Any]) -> None:
+    if "edits" in params:
+        vocab += 8
+    logits = np.random.default_rng(vocab).normal(size=vocab).astype(np.float32) * 2
+    expected = distribution(logits, params)
+    count = 1000
+    table = torch.from_numpy(np.tile(logits, (count, 1)))
+    drawn = sample(table, rows_of(*({**params, "seed": 11, "position": i} for i in range(count))))
+    counts = np.bincount(drawn, minlength=vocab)
+    assert not counts[expected == 0].any(), "a token that was cut came up"
+    likely = expected > 5 / count
+    error = (counts - count * expected)[likely] / np.sqrt(count * expected * (1 - expected) + 1)[likely]
+    assert np.abs(error).max(initial=0) < 5, "more than five standard deviations off"
+    assert np.array_equal(table[0].numpy(), logits), "logits were changed"
+
+
+def test_greedy_takes_the_lowest_id_of_equals() -> None:
+    logits = torch.tensor([[1.0, 3.0, 3.0], [2.0, 2.0, 2.0]])
+    assert sample(logits, None) == [1, 0]
+    assert sample(logits, rows_of({"temperature": 0.0}, {"temperature": 1e-6})) == [1, 0]
+
+
+def test_ties_at_a_border_go_to_lower_ids() -> None:
+    logits = torch.zeros((300, 6))
+    assert set(sample(logits, rows_of(*({"top_k": 2, "position": i} for i in range(300))))) == {0, 1}
+    assert set(sample(logits, rows_of(*({"top_p": 0.3, "position": i} for i in range(300))))) == {0, 1}
+
+
+def test_a_draw_does_not_depend_on_the_batch() -> None:
+    rng = np.random.default_rng(3)
+    logits = torch.from_numpy(rng.normal(size=(len(PARAMS), 500)).astype(np.float32))
+    rows = [{**params, "seed": 5 + i, "position": 3 * i} for i, params in enumerate(PARAMS)]
+    together = sample(logits, rows_of(*rows))
+    alone = [sample(logits[i : i + 1], rows_of(row))[0] for i, row in enumerate(rows)]
+    assert together == alone
+
+
+def test_unusable_rows_are_named_and_others_unharmed() -> None:
+    logits = torch.zeros((5, 4))
+    logits[0, 1] = torch.nan
+    logits[1, 2] = torch.inf
+    logits[2] = -torch.inf
+    logits[3, :3] = -torch.inf
+    logits[4, 2] = 1.0
+    expected = [NUMERIC, NUMERIC, NUMERIC, 3, 2]
+    assert sample(logits, None) == expected
+    assert sample(logits, rows_of(*[{"temperature": 0.0}] * 5)) == expected
+    assert sample(logits, rows_of(*[{"temperature": 0.7, "top_k": 1}] * 5)) == expected
+
+
+def test_a_row_with_every_token_banned_is_unusable() -> None:
+    assert sample(torch.zeros((1, 2)), rows_of({"bans": (0, 1)})) == [NUMERIC]
+
+
+def test_no_rows() -> None:
+    assert sample(torch.empty((0, 8)), None) == []
+    assert sample(torch.empty((0, 8)), rows_of()) == []
+
+
+def test_penalty_divides_positive_and_multiplies_negative_logits() -> None:
+    logits = torch.tensor([[4.0, 3.0, -1.0], [-1.0, -1.5, -4.0]])
+    rows = rows_of({"temperature": 0.0, "edits": {0: (2.0, 0.0)}}, {"temperature": 0.0, "edits": {0: (2.0, 0.0)}})
+    assert sample(logits, rows) == [1, 1]
+
+
+@given(st.integers(), st.integers(0, 1 << 40))
+@settings(max_examples=200, deadline=None)
+def test_random_numbers_lie_in_the_unit_interval(seed: int, position: int) -> None:
+    assert 0 <= uniform(seed, position) < 1
+
+
+def test_random_numbers_are_even_and_apart() -> None:
+    drawn = np.array([[uniform(seed, position) for position in range(100)] for seed in range(-50, 50)])
+    assert len(np.unique(drawn)) == drawn.size
+    counts = np.histogram(drawn, 20, (0, 1))[0]
+    assert ((counts - 500) ** 2 / 500).sum() < 45, "chi-square with 19 degrees of freedom, p < 0.001"
+    assert abs(np.corrcoef(drawn[:, :-1].ravel(), drawn[:, 1:].ravel())[0, 1]) < 0.05
+    assert abs(np.corrcoef(drawn[:-1].ravel(), drawn[1:].ravel())[0, 1]) < 0.05
+
+
+def test_random_numbers_stay_what_they_are() -> None:
+    """SplitMix64's own stream: its first output from state 0 is the generator's published test value."""
+    assert uniform(0, 0) == (0xE220A8397B1DCDAF >> 11) / 2**53
+    assert uniform(0, 1) == (0x6E789E6AA1B965F4 >> 11) / 2**53
+    assert uniform(-1, 5) == 0.05588332997080059
+
+
+@pytest.mark.parametrize("top", [0, 1, 3, 50])
+def test_log_probabilities_match_torch(top: int) -> None:
+    logits = torch.from_numpy(np.random.default_rng(top).normal(size=40).astype(np.float32)) * 5
+    logits[7] = -torch.inf
+    expected = logits.double().log_softmax(0)
+    value, best = log_probabilities(logits, 11, top)
+    assert value == pytest.approx(float(expected[11]), abs=1e-5)
+    order = sorted(range(40), key=lambda i: (-float(logits[i]), i))[:top]
+    assert [token for token, _ in best] == order
+    assert [value for _, value in best] == pytest.approx([float(expected[i]) for i in order], abs=1e-5)
