@@ -1,0 +1,46 @@
+"""`make bench`: the engine beside transformers, then what the gateway costs. Tables on the terminal, `--json` for all.
+
+What it is about to measure is interleaved and repeated; still, read the ratios and the CPU times, not the seconds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from bench import engine, gateway
+from rich.console import Console
+
+from fakes.models import embedded_catalog
+from tiergate.tiers import Catalog
+
+ENGINE = {1: (5, 64), 16: (3, 64), 64: (2, 64)}
+ENGINE_QUICK = {1: (1, 16), 16: (1, 16)}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("part", nargs="?", choices=("all", "engine", "gateway"), default="all")
+    parser.add_argument("--quick", action="store_true", help="smaller and only once: to see that it works")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write all records here")
+    args = parser.parse_args()
+    console = Console(width=120)
+    catalog: Catalog = embedded_catalog()
+    folder = catalog.resolve("smollm2-135m").path
+    records: dict[str, list[dict[str, Any]]] = {}
+    if args.part != "gateway":
+        records["engine"] = engine.bench(folder, ENGINE_QUICK if args.quick else ENGINE, console)
+    if args.part != "engine":
+        plan = gateway.Plan(rounds=1, requests=500, streams=16, paced=20) if args.quick else gateway.Plan()
+        records["gateway"] = gateway.bench(catalog.root, folder, plan, console)
+    if args.json:
+        args.json.write_text(json.dumps(records, indent=1))
+
+
+if __name__ == "__main__":
+    main()
