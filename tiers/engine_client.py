@@ -23,6 +23,10 @@ AnswerPart = messages.Tokens | messages.Finished | messages.Failed
 """What a request gets back."""
 
 
+STALLED = 3.0
+"""Heartbeats that may be late before the engine is taken to have given this client up."""
+
+
 class Process(Protocol):
     """A launched engine, as `tiergate.engine.launch` returns it."""
 
@@ -238,7 +242,11 @@ class EngineClient:
             link.send((messages.Hello(),))
             with _exit_watch(process, self._lose):
                 while not lost.done():
+                    began = lost.get_loop().time()
                     await asyncio.wait((lost,), timeout=self._heartbeat)
+                    if lost.get_loop().time() - began > STALLED * self._heartbeat:
+                        link.send([messages.Abort(id) for id in self._channels])
+                        self._drop_requests("the gateway stood still for too long")
                     if process is not None and not process.alive():
                         self._lose(f"the engine process ended with status {process.returncode}")
                     elif self._ready.is_set():
@@ -260,13 +268,16 @@ class EngineClient:
         self.reason = reason
         if link is not None:
             link.close()
-        channels, self._channels = self._channels, {}
-        for channel in channels.values():
-            channel.lose(reason)
+        self._drop_requests(reason)
         inspections, self._inspections = self._inspections, []
         for inspection in inspections:
             if not inspection.done():
                 inspection.set_result({})
+
+    def _drop_requests(self, reason: str) -> None:
+        channels, self._channels = self._channels, {}
+        for channel in channels.values():
+            channel.lose(reason)
 
     def _lose(self, reason: str) -> None:
         if self._lost is not None and not self._lost.done():
@@ -284,6 +295,8 @@ class EngineClient:
                     if not inspection.done():
                         inspection.set_result(reply.lanes)
             else:
+                # `Ready` answers the first word of a client that the engine does not know, or knows no more.
+                self._drop_requests("the engine had given this gateway up")
                 self._lanes, self.pid = reply.lanes, reply.pid
                 self.reason = ""
                 self._ready.set()

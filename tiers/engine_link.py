@@ -47,6 +47,9 @@ class Link:
         socket.connect(address)
         self._loop.add_reader(socket.FD, self._drain)
         self._loop.add_reader(self._monitor.FD, self._watch)
+        # A descriptor speaks up only after its socket was once found empty.
+        self._loop.call_soon(self._drain)
+        self._loop.call_soon(self._watch)
 
     def send(self, commands: Sequence[messages.Command]) -> bool:
         """Queue one frame; false when the connection is closed or the engine does not take what is sent."""
@@ -88,6 +91,8 @@ class Link:
         self._loop.call_soon(self._drain)
 
     def _watch(self) -> None:
+        if not self._open:
+            return
         lost = False
         with contextlib.suppress(zmq.Again):
             while True:

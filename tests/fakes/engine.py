@@ -67,6 +67,8 @@ class FakeEngine:
     aborted: list[str] = field(default_factory=list)
     """Ids that were running when their abort came."""
     hellos: int = 0
+    known: set[bytes] = field(default_factory=set)
+    """Clients that were told that it is ready."""
     alive: bool = True
     _running: dict[tuple[bytes, str], _Running] = field(default_factory=dict)
     _folder: tempfile.TemporaryDirectory[str] | None = None
@@ -141,7 +143,9 @@ class FakeEngine:
                         replies.append(self._finished(running, "abort", None))
                 elif isinstance(command, messages.Hello):
                     self.hellos += 1
-                    replies.append(messages.Ready(pid=os.getpid(), lanes=dict(self.lanes)))
+                    if client not in self.known:
+                        self.known.add(client)
+                        replies.append(messages.Ready(pid=os.getpid(), lanes=dict(self.lanes)))
                 else:
                     replies.append(messages.Stats(lanes={name: self._stats(name) for name in self.lanes}))
             if replies:
