@@ -95,6 +95,14 @@ def test_colliding_digests_share_nothing_wrong(collide: Digest, found: int) -> N
     assert hit_length(pool, second) == found
 
 
+def test_the_same_words_in_two_places_are_two_blocks() -> None:
+    pool = BlockPool(16, SIZE, digest=DIGEST)
+    first, second = ids_of(*range(4), *range(8), 1), ids_of(*range(10, 14), *range(8), 1)
+    held = [fill(pool, first, ROOT), fill(pool, second, ROOT)]
+    pool.check(held)
+    assert (hit_length(pool, first), hit_length(pool, second)) == (3, 3)
+
+
 def test_unstored_blocks_are_free_at_once() -> None:
     pool = BlockPool(8, SIZE, digest=DIGEST)
     pool.release(fill(pool, ids_of(*range(12)), ROOT, store=False))

@@ -200,6 +200,16 @@ def test_log_probabilities_change_no_token() -> None:
         assert [entry.top for entry in told.logprobs] == [[]] * len(told.ids)
 
 
+def test_the_log_probability_of_a_closer_put_in_for_the_end_is_its_own() -> None:
+    ids = naive_greedy(STEM, 2, eos=())
+    core = make_core(FakeRunner(eos=(ids[1],)))
+    think = ThinkLimit(closers=((9,),), open=True)
+    heard = run(core, [request("x", STEM, think=think, logprobs=0)])["x"]
+    assert heard.ids[:2] == [ids[0], 9]
+    logits = naive_logits([*STEM, ids[0]], 64).astype(np.float64)
+    assert heard.logprobs[1].logprob == pytest.approx(logits[9] - np.log(np.exp(logits).sum()), abs=1e-4)
+
+
 def test_forced_tokens_come_first_and_count() -> None:
     heard = run(make_core(), [request("a", STEM, forced=(5, 6, 7)), request("b", STEM, forced=(5, 0, 7))])
     assert heard["a"].ids == [5, 6, 7, *naive_greedy([*STEM, 5, 6, 7], 9)]
