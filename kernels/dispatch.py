@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, update_wrapper
 from importlib import import_module
-from pathlib import Path
+from importlib.util import find_spec
 from typing import Any, Generic, ParamSpec, TypeVar, cast
 
 import torch
@@ -41,33 +41,39 @@ class Op(Generic[P, R]):
     def __init__(self, reference: Callable[P, R]) -> None:
         self.reference = reference
         self.name = reference.__name__
+        # `<package>.ops.<op>`: the other implementations lie beside `ops`.
+        self._package = reference.__module__.rsplit(".", 2)[0]
         update_wrapper(self, reference)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        found = _find(self.name, cast(torch.Tensor, args[0]).device.type)[0]
+        found = _find(self._package, self.name, cast(torch.Tensor, args[0]).device.type)[0]
         return (self.reference if found is None else found)(*args, **kwargs)
 
     def on(self, device: str) -> Callable[P, R]:
         """The implementation that serves tensors of this device type (`cpu`, `cuda`)."""
-        return _find(self.name, device)[0] or self.reference
+        return _find(self._package, self.name, device)[0] or self.reference
 
     def choice(self, device: str) -> Choice:
-        return _find(self.name, device)[1]
+        return _find(self._package, self.name, device)[1]
 
 
 def op(reference: Callable[P, R]) -> Op[P, R]:
-    """Make a reference body an op under its own name."""
+    """Make a reference body an op under its own name, which is also its file's."""
     return Op(reference)
 
 
 @cache
-def _find(name: str, device: str) -> tuple[Callable[..., Any] | None, Choice]:
+def _find(package: str, name: str, device: str) -> tuple[Callable[..., Any] | None, Choice]:
     """The faster implementation, None for the reference. Cached: files do not change under a running process."""
     backend = _BACKENDS.get(device)
-    if backend is None or not (Path(__file__).parent / backend / f"{name}.py").is_file():
+    if backend is None or not _exists(f"{package}.{backend}", name):
         return None, Choice("reference")
     try:
-        module = import_module(f"{__package__}.{backend}.{name}")
+        module = import_module(f"{package}.{backend}.{name}")
     except Unavailable as why:
         return None, Choice("reference", str(why))
     return getattr(module, name), Choice(backend)
+
+
+def _exists(package: str, module: str) -> bool:
+    return find_spec(package) is not None and find_spec(f"{package}.{module}") is not None

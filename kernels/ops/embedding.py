@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from ..cases import Call, Case, Draw, Tolerance
 from ..dispatch import op
 
 
@@ -14,3 +15,16 @@ def embedding(token_ids: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
     Ids outside the table are the caller's mistake (IndexError on the CPU).
     """
     return table.index_select(0, token_ids)
+
+
+CASES = (
+    Case(name="none", rows=0),
+    Case(name="one", rows=1),
+    Case(name="several", rows=37, hidden=33),
+)
+TOLERANCE = {torch.float32: Tolerance(0, 0), torch.bfloat16: Tolerance(0, 0)}
+
+
+def inputs(case: Case, draw: Draw) -> Call:
+    """`rows` ids of a table of 50 rows of `hidden`."""
+    return (draw.integers(0, 50, case.rows), draw.normal(50, case.hidden)), {}

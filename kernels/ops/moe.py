@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import torch
 
+from ..cases import Call, Case, Draw, Tolerance
 from ..dispatch import op
-from ..linear import Experts, Linear, apply_linear
+from ..linear import Experts, Linear, apply_linear, pack_experts, pack_linear
 from .gated_mlp import gated_linear
 from .norm_linear import rms_norm
 
@@ -44,7 +45,7 @@ def moe(
             mine = order[start : start + size]
             outputs.index_copy_(0, mine, gated_linear(normed.index_select(0, mine // active), gate_up, down))
             start += size
-    mixed = outputs.view(rows, active, -1).float().mul_(share[:, :, None]).sum(1)
+    mixed = outputs.view(rows, active, x.shape[1]).float().mul_(share[:, :, None]).sum(1)
     return mixed.to(x.dtype).add_(x)
 
 
@@ -60,3 +61,29 @@ def route(
         kept = torch.arange(active, device=logits.device) < experts.clamp(min=1)[:, None]
         share, chosen = share.where(kept, 0.0), chosen.where(kept, logits.shape[1])
     return (share / share.sum(-1, keepdim=True) if renormalise else share), chosen
+
+
+CASES = (
+    Case(name="none", rows=0),
+    Case(name="one", rows=1, hidden=64, width=96, on=True),
+    Case(name="one-of-one", rows=3, experts=1, active=1),
+    Case(name="raw-weights", rows=21, experts=7, active=3, hidden=33, width=17),
+    Case(name="limited", rows=40, experts=8, active=4, on=True, limited=True),
+    Case(name="limited-raw", rows=17, experts=8, active=4, limited=True, strided=True),
+    Case(name="all", rows=9, experts=5, active=5, on=True),
+)
+TOLERANCE = {torch.float32: Tolerance(1e-5, 1e-5), torch.bfloat16: Tolerance(0.02, 0.03)}
+
+
+def inputs(case: Case, draw: Draw) -> Call:
+    """`rows` of `hidden`, `active` of `experts` of `width`; `on` renormalises, `limited` lowers some rows' numbers."""
+    x = draw.rows(case.rows, case.hidden, strided=case.strided)
+    # Router logits well apart, so that rounding seldom turns a choice.
+    router = pack_linear(draw.weight(case.experts, case.hidden) * 4)
+    weights = pack_experts(
+        draw.weight(case.experts * 2 * case.width, case.hidden).view(case.experts, 2 * case.width, case.hidden),
+        draw.weight(case.experts * case.hidden, case.width).view(case.experts, case.hidden, case.width),
+    )
+    limits = draw.integers(1, case.active + 2, case.rows).int() if case.limited else None
+    options = {"active": case.active, "renormalise": case.on, "experts": limits}
+    return (x, draw.norm(case.hidden), router, weights, 1e-5), options

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
 
+from ..cases import Call, Case, Draw, Tolerance
 from ..dispatch import op
-from ..linear import Linear, apply_linear
+from ..linear import Linear, apply_linear, pack_linear
 
 
 @op
@@ -20,4 +20,24 @@ def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
 
     The normalised value is computed in float32, rounded to x's dtype and then scaled, as transformers does.
     """
-    return F.rms_norm(x.float(), x.shape[-1:], None, eps).to(x.dtype).mul_(weight)
+    wide = x.float()
+    scale = torch.linalg.vector_norm(wide, dim=-1, keepdim=True).square_().div_(x.shape[-1]).add_(eps).rsqrt_()
+    # Written straight into x's dtype: a third less time than a product and a conversion.
+    return torch.mul(wide, scale, out=torch.empty_like(x)).mul_(weight)
+
+
+CASES = (
+    Case(name="none", rows=0),
+    Case(name="one", rows=1, hidden=576, width=960),
+    Case(name="odd", rows=7, hidden=33, width=17, on=True),
+    Case(name="strided", rows=16, strided=True),
+    Case(name="many", rows=130, hidden=64, width=100, on=True),
+)
+TOLERANCE = {torch.float32: Tolerance(1e-5, 1e-5), torch.bfloat16: Tolerance(0.02, 0.02)}
+
+
+def inputs(case: Case, draw: Draw) -> Call:
+    """`rows` of `hidden` to `width`; `on` adds a bias."""
+    x = draw.rows(case.rows, case.hidden, strided=case.strided)
+    bias = draw.normal(case.width) if case.on else None
+    return (x, draw.norm(case.hidden), pack_linear(draw.weight(case.width, case.hidden), bias), 1e-5), {}

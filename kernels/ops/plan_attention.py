@@ -11,6 +11,12 @@ from ..dispatch import op
 _WASTE = 512
 """Padded key rows that cost about as much as one more attention call."""
 
+_FULL = 4096
+"""Key rows of a group: about what a core's cache holds between their gathering and their use."""
+
+_CHUNK = 16
+"""Query rows from which a sequence fills the machine alone."""
+
 
 @dataclass(frozen=True, slots=True)
 class Span:
@@ -79,8 +85,8 @@ def group_sequences(
     """Indices of the sequences to attend to together, each group of one query length and of similar key counts.
 
     Padding a sequence to its group's longest costs time, so does another call: a group closes when its padding would
-    outgrow `_WASTE` key rows. Sequences without query rows are in no group; a prefill chunk is always alone, because
-    the queries of a chunk already fill the machine.
+    outgrow `_WASTE` key rows, or its keys `_FULL`. Sequences without query rows are in no group, a prefill chunk is
+    always alone.
     """
     groups: list[tuple[int, ...]] = []
     by_queries: dict[int, list[int]] = {}
@@ -88,7 +94,7 @@ def group_sequences(
         if queries:
             by_queries.setdefault(queries, []).append(index)
     for queries, members in by_queries.items():
-        if queries >= 16:
+        if queries >= _CHUNK:
             groups.extend((index,) for index in members)
             continue
         members.sort(key=lambda index: -_keys(query_lens[index], context_lens[index], window))
@@ -96,7 +102,7 @@ def group_sequences(
         longest = waste = 0
         for index in members:
             keys = _keys(queries, context_lens[index], window)
-            if group and waste + longest - keys > _WASTE:
+            if group and (waste + longest - keys > _WASTE or longest * (len(group) + 1) > _FULL):
                 groups.append(tuple(sorted(group)))
                 group, waste = [], 0
             if not group:
