@@ -26,13 +26,21 @@ class Generation:
     """An `Answer`. Sends the request when the first event is asked for; `Start` comes with the engine's first word."""
 
     def __init__(
-        self, client: EngineClient, command: messages.Generate, assembler: Assembler, start: Start, load: Load
+        self,
+        client: EngineClient,
+        command: messages.Generate,
+        assembler: Assembler,
+        start: Start,
+        load: Load,
+        context: int,
     ) -> None:
+        """`context`: most tokens of prompt and answer that the lane can hold."""
         self._client = client
         self._command = command
         self._assembler = assembler
         self._start = start
         self._load = load
+        self._context = context
         self._channel: Channel | None = None
         self._events: deque[Event] = deque()
         self._phase: Phase = "new"
@@ -181,9 +189,11 @@ class Generation:
             case "invalid":
                 return BadField(reply.message, "sampling")
             case "too_long":
-                asked = self._command.sampling.max_tokens
-                length = len(self._command.token_ids)
-                return ContextTooLong(prompt_tokens=length, max_tokens=asked, context=length + asked - 1)
+                return ContextTooLong(
+                    prompt_tokens=len(self._command.token_ids),
+                    max_tokens=self._command.sampling.max_tokens,
+                    context=self._context,
+                )
             case "busy" | "unknown_lane":
                 return TierUnavailable(self._start.tier, f"{self._start.tier} cannot answer now: {reply.message}")
             case "numeric" | "internal":

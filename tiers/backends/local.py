@@ -148,7 +148,8 @@ class LocalTier:
             enders=frozenset(sampling.stop_token_ids).union(lane.eos if lane is not None else ()),
             new_call_id=_new_call_id,
         )
-        return Generation(self._client, command, assembler, Start(self.name, self._model), self._load)
+        start = Start(self.name, self._model)
+        return Generation(self._client, command, assembler, start, self._load, prompt.tokens + prompt.room)
 
     async def close(self) -> None:
         """Nothing of its own: the engine belongs to all local tiers."""
