@@ -8,12 +8,12 @@ from contextlib import ExitStack
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
 
+from .architecture import architecture
 from .errors import ModelError
 from .models.spec import ModelSpec, Source, Weight
 
@@ -32,25 +32,6 @@ def read_spec(folder: Path) -> ModelSpec:
         extra = ids if isinstance(ids, list) else [] if ids is None else [ids]
         spec = replace(spec, eos=tuple(dict.fromkeys((*spec.eos, *(int(x) for x in extra)))))
     return spec
-
-
-def architecture(config: Mapping[str, Any]) -> ModuleType:
-    """The module of `engine/models` for a config's first architecture, by its snake-cased name."""
-    names = config.get("architectures")
-    if not isinstance(names, list) or not names or not isinstance(names[0], str):
-        raise ModelError("config.json: architectures names no model class")
-    stem = snake_case(names[0].removesuffix("ForCausalLM"))
-    known = {path.stem for path in (Path(__file__).parent / "models").glob("*.py")}
-    if names[0].endswith("ForCausalLM") and stem in known:
-        module = import_module(f".models.{stem}", __package__)
-        if hasattr(module, "spec") and hasattr(module, "weights"):
-            return module
-    raise ModelError(f"config.json: architecture {names[0]!r} is not supported")
-
-
-def snake_case(name: str) -> str:
-    """`Qwen3Moe` → `qwen3_moe`."""
-    return "".join(f"_{c.lower()}" if c.isupper() and at else c.lower() for at, c in enumerate(name))
 
 
 def load_weights(folder: Path, spec: ModelSpec, dtype: torch.dtype, device: torch.device) -> dict[str, torch.Tensor]:

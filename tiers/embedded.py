@@ -5,14 +5,14 @@ first; its experts are copies and its thinking is not trained, so for now it ans
 
 Thinking is marked by single tokens: no text of a user can make one, and an engine recognises it by its id. The
 vocabulary has reserved tokens that training never used, and two of them become the markers, in both models, so that
-one can draft for the other. Their own embeddings are noise, all the same one, which the network takes for the end of
-a turn: greedily, in 8 of 10 thoughts it went on with a user's question or its own system prompt. Given the direction
-of a line break at half its length, a marker reads as layout: the thought is an ordinary draft of the answer, and the
+one can draft for the other. Their own embeddings are one and the same untrained vector, which the network takes for
+the end of a turn: 9 of 10 thoughts began by opening a user's turn, and most answers were empty. Given the direction of
+a line break at half its length, a marker reads as layout: the thought is an ordinary draft of the answer, and the
 answer behind it stays sensible. Half the length halves the marker's logit in the tied output matrix too, so that the
 model does not write one by itself. Spelled out as plain text the markers are several tokens each, and no better.
 
-The hand-off was chosen among ten sentences on 24 everyday questions, by how many answers came to an end and how few
-ran in circles. One line break behind the closer is better than two, which lead this model into numbered lists.
+The hand-off was chosen among several sentences on 24 everyday questions, by how many answers came to an end and how
+few ran in circles. One line break behind the closer is better than two, which lead this model into numbered lists.
 """
 
 from __future__ import annotations

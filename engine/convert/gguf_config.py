@@ -42,6 +42,9 @@ class GgufShape:
 
     vocab: int
     """Rows of the embedding."""
+    layers: int
+    experts: int
+    """Experts that lie stacked in a tensor; 0 if none do."""
     tied: bool
     """No output matrix of its own."""
     attention_bias: bool
@@ -65,6 +68,9 @@ def hf_config(architecture: str, metadata: Mapping[str, Any], shape: GgufShape) 
         raise ModelError(f"GGUF architecture {architecture!r} is not known; known: {', '.join(builders)}")
     keys = _Keys(architecture, metadata)
     keys.check()
+    for name, found in {"block_count": shape.layers, "expert_count": shape.experts}.items():
+        if keys.get(name, 0) != found:
+            raise ModelError(f"GGUF key {architecture}.{name} = {keys.get(name)!r}, but the tensors are of {found}")
     ids = {name: metadata.get(f"tokenizer.ggml.{key}_token_id") for name, key in _TOKEN_IDS.items()}
     return {**builders[architecture](keys, shape), **ids}
 
@@ -217,10 +223,8 @@ _LLAMA3_LOW, _LLAMA3_HIGH, _LLAMA3_CONTEXT = 1.0, 4.0, 8192
 def _llama3_scaling(factors: Sequence[float], theta: float, head_dim: int) -> Json:
     """Find the `llama3` rotary scaling that gives these divisors, and make sure that it does."""
     factor = max(factors)
-    expected = llama3_factors(factor, theta, head_dim)
-    if len(factors) != len(expected) or any(
-        not math.isclose(a, b, rel_tol=1e-3) for a, b in zip(factors, expected, strict=True)
-    ):
+    expected = llama3_factors(factor, theta, 2 * len(factors))
+    if len(factors) != head_dim // 2 or not all(map(_close, factors, expected)):
         raise ModelError("GGUF: rope_freqs does not follow the Llama 3 scaling")
     return {
         "rope_type": "llama3",
@@ -229,6 +233,10 @@ def _llama3_scaling(factors: Sequence[float], theta: float, head_dim: int) -> Js
         "high_freq_factor": _LLAMA3_HIGH,
         "original_max_position_embeddings": _LLAMA3_CONTEXT,
     }
+
+
+def _close(a: float, b: float) -> bool:
+    return math.isclose(a, b, rel_tol=1e-3)
 
 
 def llama3_factors(factor: float, theta: float, head_dim: int) -> list[float]:

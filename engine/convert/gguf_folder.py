@@ -11,10 +11,11 @@ import numpy as np
 
 from ..errors import ModelError
 from . import quant_sidecar
+from .expected import check_tensors, read_spec
 from .files import write_json, write_text
 from .gguf_config import GgufShape, Json, hf_config
 from .gguf_file import GgufFile, GgufTensor, open_gguf, to_bf16
-from .gguf_names import VOCABULARY_WEIGHTS, Target, required, targets, unpermuted_rows
+from .gguf_names import VOCABULARY_WEIGHTS, Target, targets, unpermuted_rows
 from .gguf_tokenizer import build_tokenizer, spelled_tokens, tokenizer_config
 from .progress import Progress
 from .respell import Respell
@@ -80,8 +81,11 @@ def _shape(file: GgufFile) -> GgufShape:
     if embedding is None:
         raise ModelError(f"{file.path.name}: no token_embd.weight")
     factors = file.tensors.get("rope_freqs.weight")
+    stacked = file.tensors.get("blk.0.ffn_gate_exps.weight")
     return GgufShape(
         vocab=embedding.shape[0],
+        layers=len({name.split(".")[1] for name in file.tensors if name.startswith("blk.")}),
+        experts=stacked.shape[0] if stacked else 0,
         tied="output.weight" not in file.tensors,
         attention_bias="blk.0.attn_q.bias" in file.tensors,
         mlp_bias="blk.0.ffn_gate.bias" in file.tensors,
@@ -90,18 +94,17 @@ def _shape(file: GgufFile) -> GgufShape:
 
 
 def _pieces(file: GgufFile, config: Json, respell: Sequence[Respell]) -> list[_Piece]:
-    """Everything to write, in the file's order. Raises `ModelError` unless it is exactly the architecture's set."""
+    """Everything to write, in the file's order. Raises `ModelError` unless it is what the architecture wants."""
     copies = _row_copies(file.metadata, respell)
     pieces = [
         _Piece(target, tensor, copies if target.name in VOCABULARY_WEIGHTS else ())
         for tensor in file.tensors.values()
         for target in targets(tensor.name, config)
     ]
-    names = [piece.target.name for piece in pieces]
-    if missing := required(config) - set(names):
-        raise ModelError(f"{file.path.name}: no tensor for {min(missing)} ({len(missing)} missing)")
-    if extra := set(names) - required(config):
-        raise ModelError(f"{file.path.name}: {min(extra)} has no place in a {config['model_type']} model")
+    shapes = {piece.target.name: piece.shape for piece in pieces}
+    used = check_tensors(config, read_spec(config, shapes), shapes)
+    if unused := shapes.keys() - used:
+        raise ModelError(f"{min(unused)} has no place in a {config['model_type']} model")
     return pieces
 
 

@@ -84,31 +84,6 @@ def _in_layer(layer: str, part: str, kind: str, config: Mapping[str, Any]) -> li
     return []
 
 
-def required(config: Mapping[str, Any]) -> set[str]:
-    """The names that a checkpoint of this config.json must hold, no more and no less."""
-    kind = config["model_type"]
-    names = {_GLOBAL["token_embd.weight"], _GLOBAL["output_norm.weight"]}
-    if not config["tie_word_embeddings"]:
-        names.add(_GLOBAL["output.weight"])
-    attention = [_LINEAR[part] for part in ("attn_q", "attn_k", "attn_v", "attn_output")]
-    inside = [_LAYER["attn_norm.weight"], _LAYER["ffn_norm.weight"], *(f"{name}.weight" for name in attention)]
-    if kind == "qwen2":
-        inside += [f"{name}.bias" for name in attention[:3]]
-    elif config.get("attention_bias"):
-        inside += [f"{name}.bias" for name in attention]
-    if kind in ("qwen3", "qwen3_moe"):
-        inside += [_LAYER["attn_q_norm.weight"], _LAYER["attn_k_norm.weight"]]
-    if kind in _EXPERTS:
-        module, matrices = _EXPERTS[kind]
-        inside.append(f"{module}.gate.weight")
-        inside += [f"{module}.experts.{e}.{m}.weight" for e in range(_experts(config)) for m in matrices.values()]
-    else:
-        kinds = ("weight", "bias") if config.get("mlp_bias") else ("weight",)
-        inside += [f"{_LINEAR[part]}.{k}" for part in ("ffn_gate", "ffn_up", "ffn_down") for k in kinds]
-    names.update(f"model.layers.{n}.{name}" for n in range(config["num_hidden_layers"]) for name in inside)
-    return names
-
-
 def _experts(config: Mapping[str, Any]) -> int:
     return int(config.get("num_local_experts") or config["num_experts"])
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from ..errors import ModelError
-from .safetensors_file import TensorInfo, read_header
+from .expected import check_tensors, read_spec
+from .safetensors_file import read_header
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,11 +37,13 @@ def inspect_model(folder: Path) -> ModelSummary:
     if not folder.is_dir():
         raise ModelError(f"{folder} is not a folder")
     config = _read_json(folder / "config.json")
-    module = _architecture(config, folder)
-    spec = module.spec(config)
     files = _weight_files(folder)
     tensors = {name: info for file in files for name, info in read_header(folder / file).items()}
-    _check_weights(folder, module, spec, tensors)
+    try:
+        spec = read_spec(config, tensors)
+        check_tensors(config, spec, {name: info.shape for name, info in tensors.items()})
+    except ModelError as error:
+        raise ModelError(f"{folder}: {error}") from error
     by_dtype: dict[str, int] = {}
     for info in tensors.values():
         by_dtype[info.dtype] = by_dtype.get(info.dtype, 0) + info.elements
@@ -57,33 +58,6 @@ def inspect_model(folder: Path) -> ModelSummary:
         experts=spec.experts,
         experts_per_token=spec.experts_per_token,
     )
-
-
-def _architecture(config: dict[str, Any], folder: Path) -> ModuleType:
-    """The module of `engine/models` for `architectures[0]`: `Qwen3MoeForCausalLM` is `qwen3_moe`."""
-    listed = config.get("architectures")
-    if not isinstance(listed, list) or not listed or not isinstance(listed[0], str):
-        raise ModelError(f"{folder / 'config.json'} names no architecture")
-    name = listed[0].removesuffix("ForCausalLM")
-    stem = "".join(f"_{c.lower()}" if c.isupper() and at else c.lower() for at, c in enumerate(name))
-    package = f"{__package__.rpartition('.')[0]}.models"
-    if name != listed[0] and stem in {file.stem for file in (Path(__file__).parents[1] / "models").glob("*.py")}:
-        module = import_module(f"{package}.{stem}")
-        if hasattr(module, "spec") and hasattr(module, "weights"):
-            return module
-    raise ModelError(f"{folder}: architecture {listed[0]} is not supported")
-
-
-def _check_weights(folder: Path, module: ModuleType, spec: Any, tensors: dict[str, TensorInfo]) -> None:
-    """Every tensor that the architecture wants is there in one of its known layouts, in the right shape."""
-    for wanted in module.weights(spec).values():
-        layout = next((sources for sources in wanted.layouts if sources[0].name in tensors), wanted.layouts[0])
-        for source in layout:
-            info = tensors.get(source.name)
-            if info is None:
-                raise ModelError(f"{folder}: tensor {source.name} is missing from the weights")
-            if info.shape != source.shape:
-                raise ModelError(f"{folder}: tensor {source.name} has shape {info.shape}, not {source.shape}")
 
 
 def _weight_files(folder: Path) -> tuple[str, ...]:
