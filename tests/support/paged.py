@@ -39,7 +39,9 @@ class Paged:
         *,
         experts: Mapping[str, int] | None = None,
         last_only: bool = False,
+        wanted: bool = True,
     ) -> ForwardBatch:
+        """The same as a batch, for a caller that runs it itself; without `wanted` no row asks for logits."""
         size = self._runner.block_size
         positions: list[int] = []
         slots: list[int] = []
@@ -55,6 +57,7 @@ class Paged:
             self._lengths[name] = end
         lens = [len(ids) for ids in chunks.values()]
         starts = [sum(lens[:at]) for at in range(len(lens) + 1)]
+        rows = [end - 1 for end in starts[1:]] if last_only else list(range(starts[-1]))
         tables = [self._blocks[name] for name in chunks]
         width = max((len(table) for table in tables), default=0)
         return ForwardBatch(
@@ -64,7 +67,7 @@ class Paged:
             query_starts=torch.tensor(starts, dtype=torch.int32),
             seq_lens=torch.tensor(contexts, dtype=torch.int32),
             block_tables=torch.tensor([t + [0] * (width - len(t)) for t in tables], dtype=torch.int32),
-            logit_rows=torch.tensor([end - 1 for end in starts[1:]] if last_only else range(starts[-1])),
+            logit_rows=torch.tensor(rows if wanted else [], dtype=torch.int64),
             query_lens=tuple(lens),
             context_lens=tuple(contexts),
             experts=None
