@@ -81,6 +81,8 @@ def _info(entry: Mapping[str, object], base: int) -> TensorInfo:
     if dtype not in WIDTHS or not isinstance(dtype, str) or not isinstance(shape, list):
         raise ValueError("unknown dtype or shape")
     start, stop = (int(offset) for offset in offsets)  # type: ignore[attr-defined]
+    if start < 0:
+        raise ValueError("a tensor lies before the data")
     return TensorInfo(dtype, tuple(int(n) for n in shape), base + start, base + stop)
 
 

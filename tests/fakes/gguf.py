@@ -29,7 +29,7 @@ _TEXT = (
 
 @cache
 def tokenizer(pre: str) -> Tokenizer:
-    """A byte-level BPE tokenizer as the models of that pre-tokenizer have it: `smollm`, `gpt-2`, `qwen2`, `llama-bpe`."""
+    """A byte-level BPE tokenizer that cuts text as `smollm`, `gpt-2`, `qwen2` or `llama-bpe` do."""
     built = Tokenizer(models.BPE(ignore_merges=pre == "llama-bpe"))
     split = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=pre in ("smollm", "gpt-2"))
     first: list[Any] = []
@@ -139,7 +139,7 @@ def tensors(model: transformers.PreTrainedModel) -> dict[str, np.ndarray[Any, An
 
 def _permuted(name: str, value: np.ndarray[Any, Any], config: Any) -> np.ndarray[Any, Any]:
     """`LlamaModel.permute` of llama.cpp's convert_hf_to_gguf.py."""
-    if not name.split(".")[-2] in ("q_proj", "k_proj"):
+    if name.split(".")[-2] not in ("q_proj", "k_proj"):
         return value
     heads = config.num_attention_heads if "q_proj" in name else config.num_key_value_heads
     parts = value.reshape(heads, 2, value.shape[0] // heads // 2, *value.shape[1:])
