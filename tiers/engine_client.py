@@ -43,11 +43,12 @@ class Process(Protocol):
 class Channel:
     """The replies to one request, in order. Holds at most `limit` of them: a reader that is slower is cut off."""
 
-    __slots__ = ("_limit", "_lost", "_replies", "_waiter", "id")
+    __slots__ = ("_limit", "_loop", "_lost", "_replies", "_waiter", "id")
 
     def __init__(self, id: str, limit: int) -> None:
         self.id = id
         self._limit = limit
+        self._loop = asyncio.get_running_loop()
         self._replies: deque[AnswerPart] = deque()
         self._waiter: asyncio.Future[None] | None = None
         self._lost: str | None = None
@@ -57,7 +58,7 @@ class Channel:
         if not self._replies:
             if self._lost is not None:
                 raise EngineDead(self._lost)
-            self._waiter = asyncio.get_running_loop().create_future()
+            self._waiter = self._loop.create_future()
             try:
                 await self._waiter
             finally:
