@@ -72,21 +72,25 @@ class Store(Protocol):
         A hold without any limit cannot be refused, so a store may return before it is on the books, provided that it
         gets there before everything asked for later.
         """
+        ...
 
     async def settle(self, id: str, tokens: int) -> bool:
         """Turn an open grant's reservation into `tokens` spent, in the windows it was made in.
 
         True only for the call that did it. A grant that `expire` settled is corrected to `tokens`, once.
         """
+        ...
 
     async def renew(self, leases: Sequence[Lease]) -> None:
         """Extend leases. Measures only grow; unknown and settled grants are passed over."""
 
     async def expire(self, now: float) -> int:
         """Settle open grants whose lease has ended, at what was measured, and return how many they were."""
+        ...
 
     async def balance(self, tenant: str, window: str) -> Balance:
         """The books of one window by its key; zeros where nothing was ever reserved."""
+        ...
 
     async def check(self) -> None:
         """Verify all books: nothing negative, granted = settled + open, reserved = the sum over open grants.

@@ -61,3 +61,4 @@ class Runner(Protocol):
 
         The tensor may be overwritten by the next call.
         """
+        ...

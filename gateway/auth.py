@@ -18,6 +18,7 @@ class Keys(Protocol):
 
     def find(self, key: str | None) -> Tenant:
         """Raises `UnknownKey`."""
+        ...
 
 
 def read_key(headers: Headers) -> str | None:

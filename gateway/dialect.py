@@ -16,20 +16,26 @@ class Writer(Protocol):
 
     def write(self, batch: Sequence[tuple[int, Event]]) -> bytes:
         """What leaves now; a writer of whole answers keeps everything and gives nothing."""
+        ...
 
     def end(self, usage: Usage) -> bytes:
         """What leaves last, after every choice has finished."""
+        ...
 
 
 class Dialect(Protocol):
     def parse(self, body: Mapping[str, Any]) -> Call:
         """Raises `BadRequest`."""
+        ...
 
     def writer(self, call: Call, *, id: str, created: int) -> Writer:
         """A fresh writer: of events when the call streams, else of one body."""
+        ...
 
     def error(self, problem: Problem) -> bytes:
         """The body of a failed request."""
+        ...
 
     def error_event(self, problem: Problem) -> bytes:
         """The last event of a stream that fails after its first byte."""
+        ...

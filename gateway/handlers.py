@@ -6,7 +6,7 @@ import base64
 import hashlib
 import re
 from collections.abc import Callable, Mapping
-from importlib import resources
+from pathlib import Path
 from typing import Any
 
 import orjson
@@ -87,7 +87,7 @@ class Handlers:
 
 def load_page() -> tuple[bytes, str]:
     """The chat page, and the policy under which a browser runs nothing but the page's own script and style."""
-    page = resources.files(__package__).joinpath("page.html").read_bytes()
+    page = Path(__file__).with_name("page.html").read_bytes()
     hashes = {
         tag: base64.b64encode(hashlib.sha256(body).digest()).decode()
         for tag, body in re.findall(rb"<(script|style)>(.*?)</\1>", page, re.DOTALL)

@@ -24,6 +24,7 @@ class Tiers(Protocol):
 
     async def stats(self) -> Mapping[str, Any]:
         """Engine statistics by lane."""
+        ...
 
     async def close(self) -> None: ...
 

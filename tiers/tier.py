@@ -52,6 +52,7 @@ class Answer(Protocol):
     @property
     def usage(self) -> Usage:
         """Spent so far. The engine's own count once the answer ended, or was closed; before that an estimate."""
+        ...
 
     async def aclose(self) -> None:
         """Abort what still runs, within one engine step. Idempotent; returns within a second or so."""
@@ -66,10 +67,12 @@ class Tier(Protocol):
     @property
     def model(self) -> str:
         """The model's public name, as answers report it."""
+        ...
 
     @property
     def thinks(self) -> bool:
         """Whether this tier can think before it answers."""
+        ...
 
     def health(self) -> TierHealth: ...
 
@@ -78,8 +81,10 @@ class Tier(Protocol):
 
         Raises `BadPrompt`, `BadField`, `ContextTooLong`, `TierUnavailable`.
         """
+        ...
 
     def stream(self, request: ChatRequest, prompt: Prompt, limits: Limits) -> Answer:
         """Answer. Nothing runs before the first event is asked for; `Start` comes when the tier has taken it."""
+        ...
 
     async def close(self) -> None: ...

@@ -185,6 +185,7 @@ def _heaviest(weights: Floats, mass: float, floor: float) -> Ints:
 
     Only those are sorted: they are found by lowering a threshold until enough is above it.
     """
+    ids: Ints = np.empty(0, np.int64)
     for threshold in _HEAVIEST:
         ids = np.flatnonzero(weights >= max(threshold, floor))
         if threshold <= floor or weights[ids].sum(dtype=np.float64) >= mass:
