@@ -88,7 +88,7 @@ def _refuse_twice(pairs: list[tuple[str, Any]]) -> None:
 
 
 class _NotFinite:
-    """Stands for a NaN or an infinity."""
+    """Stands for a NaN, an infinity, or a number beyond all floats."""
 
 
 def _explain(raw: bytes, error: orjson.JSONDecodeError) -> BadRequest:
@@ -97,13 +97,13 @@ def _explain(raw: bytes, error: orjson.JSONDecodeError) -> BadRequest:
     if len(raw) > INLINE_BYTES:
         return plain
     try:
-        value = json.loads(raw, parse_constant=lambda _: _NotFinite, parse_float=_finite)
+        value = json.loads(raw, parse_constant=lambda _: _NotFinite, parse_float=_finite, parse_int=_finite)
     except (ValueError, RecursionError):
         return plain
     where = _find(value, "")
     if where is None:
         return plain
-    return BadRequest(f"Invalid value for '{where}': NaN and Infinity are not numbers in JSON.", param=where)
+    return BadRequest(f"Invalid value for '{where}': the number is not finite.", param=where)
 
 
 def _finite(text: str) -> Any:

@@ -156,7 +156,7 @@ def label_of(value: float) -> Class:
         return "trivial"
     if value < 0.35:
         return "simple"
-    return "medium" if value < 0.65 else "hard"
+    return "medium" if value < 0.6 else "hard"
 
 
 def _few(count: int) -> float:

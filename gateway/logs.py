@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import sys
 import time
@@ -10,6 +11,8 @@ from typing import Any
 import orjson
 
 from .config import LogSpec
+
+QUOTED = frozenset(' "=')
 
 
 class Lines(logging.Formatter):
@@ -35,7 +38,8 @@ class Lines(logging.Formatter):
 
 def _plain(value: Any) -> str:
     text = str(value).lower() if isinstance(value, bool) else str(value)
-    return f'"{text}"' if " " in text else text.replace("\n", "\\n")
+    # A user's words must not be able to begin a line, or to move a terminal's cursor.
+    return text if text.isprintable() and not QUOTED.intersection(text) else json.dumps(text)
 
 
 def set_up_logs(spec: LogSpec) -> None:

@@ -4,33 +4,30 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from rich.console import Console
-from rich.table import Table
 
-from tiergate.tiers import Catalog, ModelMissing
+from tiergate.tiers import Catalog, ModelFolder
 
-from ..config import load_settings
-from ..errors import ConfigError
+from ..app import open_catalog
+from .config import Subparsers
+from .options import add_settings, settings_of
 from .progress import console_progress
 
-Command = Callable[[Catalog, argparse.Namespace, Console], int]
+Command = Callable[[Catalog, argparse.Namespace], int]
 
 
-def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add `models` to the command line. Each subcommand sets `func`: parsed arguments to an exit code.
-
-    0 is success, 1 a failure that is explained on standard error.
-    """
+def register(subparsers: Subparsers[argparse.ArgumentParser]) -> None:
+    """Add `models` and its own subcommands. Exit status: 0, or 1 when `verify` finds damage."""
     parser = subparsers.add_parser("models", help="list, fetch, add, remove and verify models")
-    parser.add_argument("--cache", metavar="DIR", help="folder of the models, instead of the configured one")
-    commands = parser.add_subparsers(dest="models_command", required=True)
+    commands = parser.add_subparsers(required=True, metavar="ACTION")
 
     def add(name: str, run: Command, text: str) -> argparse.ArgumentParser:
-        command = commands.add_parser(name, help=text, description=text)
-        command.set_defaults(func=lambda args: _run(run, args))
+        command: argparse.ArgumentParser = commands.add_parser(name, help=text, description=text)
+        add_settings(command)
+        command.set_defaults(func=lambda args: run(open_catalog(settings_of(args)), args))
         return command
 
     add("list", _list, "Show all models.")
@@ -45,60 +42,56 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     check.add_argument("name", metavar="NAME", nargs="?")
 
 
-def _run(run: Command, args: argparse.Namespace) -> int:
-
-    console = Console()
-    try:
-        cache = args.cache or load_settings(getattr(args, "config", None)).models.cache
-        return run(Catalog(Path(cache).expanduser()), args, console)
-    except (ModelMissing, ConfigError) as error:
-        print(f"tiergate: {error}", file=sys.stderr)
-        return 1
-
-
-def _list(catalog: Catalog, args: argparse.Namespace, console: Console) -> int:
+def _list(catalog: Catalog, args: argparse.Namespace) -> int:
     models = catalog.list()
-    if not models:
-        console.print("No models yet. `tiergate models pull embedded` makes the embedded pair.")
-        return 0
-    table = Table("name", "model", "size", "thinks", "license", "path", box=None, pad_edge=False)
-    for model in models:
-        size = f"{model.bytes / 1e6:.0f} MB"
-        thinks = f"up to {model.thinking.budget} tokens" if model.thinking.enabled else "no"
-        table.add_row(model.name, model.display_name, size, thinks, model.license or "unknown", str(model.path))
-    console.print(table)
+    if models:
+        _print_columns([("NAME", "SIZE", "THINKS", "LICENSE", "PATH"), *map(_row, models)])
+    else:
+        print("No models yet. `tiergate models pull embedded` makes the embedded pair.")
     return 0
 
 
-def _pull(catalog: Catalog, args: argparse.Namespace, console: Console) -> int:
-    with console_progress(console) as progress:
+def _row(model: ModelFolder) -> tuple[str, ...]:
+    thinks = f"{model.thinking.budget} tokens" if model.thinking.enabled else "no"
+    return model.name, f"{model.bytes / 1e6:.0f} MB", thinks, model.license or "unknown", str(model.path)
+
+
+def _print_columns(rows: Iterable[tuple[str, ...]]) -> None:
+    """Aligned, but never cut, so that other programs can read them too."""
+    rows = list(rows)
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+
+
+def _pull(catalog: Catalog, args: argparse.Namespace) -> int:
+    with console_progress(Console(stderr=True)) as progress:
         models = catalog.pull_embedded(progress)
     for model in models:
-        console.print(f"{model.name}: {model.path}", soft_wrap=True)
+        print(f"{model.name}: {model.path}")
     return 0
 
 
-def _add(catalog: Catalog, args: argparse.Namespace, console: Console) -> int:
-    with console_progress(console) as progress:
+def _add(catalog: Catalog, args: argparse.Namespace) -> int:
+    with console_progress(Console(stderr=True)) as progress:
         model = catalog.add(args.path, args.name, progress)
-    console.print(f"{model.name}: {model.path}", soft_wrap=True)
+    print(f"{model.name}: {model.path}")
     return 0
 
 
-def _remove(catalog: Catalog, args: argparse.Namespace, console: Console) -> int:
+def _remove(catalog: Catalog, args: argparse.Namespace) -> int:
     catalog.remove(args.name)
     return 0
 
 
-def _verify(catalog: Catalog, args: argparse.Namespace, console: Console) -> int:
-    names = [args.name] if args.name else [model.name for model in catalog.list()]
-    bad = 0
-    for name in names:
-        with console_progress(console) as progress:
+def _verify(catalog: Catalog, args: argparse.Namespace) -> int:
+    damaged = 0
+    for name in [args.name] if args.name else [model.name for model in catalog.list()]:
+        with console_progress(Console(stderr=True)) as progress:
             wrong = catalog.verify(name, progress)
         for sentence in wrong:
-            print(f"tiergate: {name}: {sentence}", file=sys.stderr)
-        bad += bool(wrong)
+            print(f"{name}: {sentence}", file=sys.stderr)
         if not wrong:
-            console.print(f"{name}: whole")
-    return 1 if bad else 0
+            print(f"{name}: whole")
+        damaged += bool(wrong)
+    return 1 if damaged else 0

@@ -10,9 +10,9 @@ from typing import Any
 
 import httpx
 import pytest
+
 from fakes.asgi import opened
 from fakes.tier import FakeTier, FakeTiers, say
-
 from tiergate.budget import Balance, Ledger, TenantSpec, open_store
 from tiergate.gateway.app import App, create_app
 from tiergate.gateway.config import ServerSpec, Settings

@@ -191,9 +191,10 @@ def test_docs_come_from_below_the_fields() -> None:
 def test_flags_are_taken_or_refused_with_a_sentence(values: dict[str, object]) -> None:
     flags = [f"{key}={value}" for key, value in values.items()]
     try:
-        load_settings(env={}, flags=flags)
+        sentence = str(load_settings(env={}, flags=flags))
     except ConfigError as error:
-        assert str(error)
+        sentence = str(error)
+    assert sentence
 
 
 PATHS = sorted(one.path for one in leaves(Settings()))
@@ -203,8 +204,7 @@ PATHS = sorted(one.path for one in leaves(Settings()))
 def test_any_text_for_any_setting(path: str, text: str) -> None:
     env = {"TIERGATE_" + path.upper().replace(".", "__"): text}
     try:
-        settings = load_settings(env=env)
+        paths = {one.path for one in leaves(load_settings(env=env))}
     except ConfigError as error:
-        assert path.split(".")[-1] in str(error)
-    else:
-        assert {one.path for one in leaves(settings)} == set(PATHS)
+        paths = set(PATHS) if path.split(".")[-1] in str(error) else set()
+    assert paths == set(PATHS)

@@ -4,14 +4,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fakes.tier import FakeTier
 from tiergate.budget import Tenant
 from tiergate.gateway.classify import Complexity, label_of
 from tiergate.gateway.config import RouterSpec
 from tiergate.gateway.errors import ModelRefused, UnknownModel
 from tiergate.gateway.route import Route, View, decide, serves_auto, view
 from tiergate.tiers import ChatRequest, Message, TierSpec
-
-from fakes.tier import FakeTier
 
 FAST = View("fast", frozenset({"fast", "small", "gpt-4o-mini"}), ready=True, on_ladder=True)
 DEEP = View("deep", frozenset({"deep", "big"}), ready=True, on_ladder=True)

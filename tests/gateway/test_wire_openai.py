@@ -16,6 +16,7 @@ from tiergate.tiers import ChatRequest, Message, Sampling, ToolCall
 from .conftest import ask
 
 TOOL = {"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}
+ENABLED = {"type": "enabled"}
 CALL = {"id": "c1", "type": "function", "function": {"name": "look", "arguments": "{}"}}
 
 
@@ -221,7 +222,7 @@ def test_odd_values_of_nested_numbers(value: Any) -> None:
         ({"thinking": {"type": "on"}}, "thinking.type", "invalid_value"),
         ({"thinking": {"type": "enabled", "budget": 5}}, "thinking.budget", "unknown_parameter"),
         ({"thinking": {"type": "disabled", "budget_tokens": 5}}, "thinking.budget_tokens", "invalid_value"),
-        ({"thinking": {"type": "enabled", "budget_tokens": 5}, "thinking_budget": 6}, "thinking_budget", "invalid_value"),
+        ({"thinking": ENABLED | {"budget_tokens": 5}, "thinking_budget": 6}, "thinking_budget", "invalid_value"),
         ({"thinking_mode": "firm"}, "thinking_mode", "invalid_value"),
         ({"tools": [TOOL, TOOL]}, "tools[1].function.name", "invalid_value"),
         ({"tools": [{"type": "web_search"}]}, "tools[0].type", "invalid_value"),
@@ -236,7 +237,7 @@ def test_odd_values_of_nested_numbers(value: Any) -> None:
         ({"tool_choice": "required"}, "tool_choice", "invalid_value"),
         ({"tool_choice": "sometimes"}, "tool_choice", "invalid_value"),
         ({"tool_choice": "required", "tools": [TOOL]}, "tool_choice", "unsupported_value"),
-        ({"tool_choice": {"type": "function", "function": {"name": "look"}}, "tools": [TOOL]}, "tool_choice", "unsupported_value"),
+        ({"tool_choice": {"type": "function"}, "tools": [TOOL]}, "tool_choice", "unsupported_value"),
         ({"response_format": {"type": "json_object"}}, "response_format", "unsupported_value"),
         ({"response_format": {"type": "json_schema", "json_schema": {}}}, "response_format", "unsupported_value"),
         ({"response_format": {"type": "xml"}}, "response_format.type", "invalid_value"),
@@ -364,20 +365,21 @@ def test_ways_to_ask_for_thinking(fields: dict[str, Any], effort: str | None, to
     assert (request.effort, request.thinking) == (effort, tokens)
 
 
+NAMES = st.text(max_size=8) | st.sampled_from(sorted(KNOWN))
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8) | st.sampled_from(sorted(KNOWN)), inner),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(NAMES, inner),
     max_leaves=6,
-)  # fmt: skip
+)
 
 
 @given(st.dictionaries(st.sampled_from(sorted(KNOWN)) | st.text(max_size=12), VALUES, max_size=8), st.booleans())
 def test_no_body_does_anything_but_parse_or_be_refused(body: dict[str, Any], complete: bool) -> None:
     try:
-        parse_chat(ask() | body if complete else body, most_choices=16)
+        parsed = bool(parse_chat(ask() | body if complete else body, most_choices=16))
     except BadRequest as error:
-        assert str(error)
-        assert error.code
+        parsed = bool(str(error) and error.code)
+    assert parsed
 
 
 @given(st.integers(-(2**63), 2**63 - 1), st.integers(1, 128))

@@ -1,0 +1,69 @@
+"""The server's life: where it listens, and how signals end it."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import socket
+
+import httpx
+import pytest
+
+from fakes.asgi import served
+from fakes.tier import FakeTier
+from tiergate.gateway.config import ServerSpec
+from tiergate.gateway.errors import ConfigError
+from tiergate.gateway.server import UNREAD_MS, listen
+from tiergate.tiers import Finish, Text, Usage
+
+from .conftest import CHAT, Build, ask
+
+
+def test_listening() -> None:
+    with listen(ServerSpec(port=0)) as bound:
+        assert bound.getsockname()[0] == "127.0.0.1"
+        assert bound.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == UNREAD_MS
+        with pytest.raises(ConfigError, match="Address already in use"):
+            listen(ServerSpec(port=bound.getsockname()[1]))
+
+
+def test_listening_on_a_name_that_is_none() -> None:
+    with pytest.raises(ConfigError, match="cannot listen on"):
+        listen(ServerSpec(host="256.1.1.1", port=0))
+
+
+async def test_the_first_signal_drains_and_the_second_ends(house: Build) -> None:
+    end = Finish(reason="stop", usage=Usage())
+    home = house(FakeTier("fast", lambda *_: [Text("one"), asyncio.Event(), end]))
+    async with served(home.app, home.settings.server) as (url, server), httpx.AsyncClient(base_url=url) as client:
+        running = asyncio.create_task(client.post(CHAT, json=ask()))
+        while not home.fast.running:
+            await asyncio.sleep(0.005)
+        server.handle_exit(signal.SIGTERM, None)
+        while not home.app.service.draining:
+            await asyncio.sleep(0.005)
+        assert not server.should_exit
+        server.handle_exit(signal.SIGTERM, None)
+        assert server.should_exit
+        running.cancel()
+        await asyncio.wait((running,))
+
+
+async def test_an_idle_server_ends_at_the_first_signal(house: Build) -> None:
+    home = house()
+    async with served(home.app, home.settings.server) as (_, server):
+        server.handle_exit(signal.SIGINT, None)
+        while not server.should_exit:
+            await asyncio.sleep(0.005)
+    assert home.tiers.closed
+
+
+async def test_readiness_is_told_once_the_models_are_there(house: Build, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    home = house(FakeTier("fast", ready=False))
+    async with served(home.app, home.settings.server):
+        await asyncio.sleep(0.05)
+        assert "ready: " not in caplog.text
+        home.fast.ready = True
+        while "ready: fast, deep" not in caplog.text:
+            await asyncio.sleep(0.01)
