@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields, replace
 from pathlib import Path
 
 import torch
@@ -30,12 +31,22 @@ class TorchRunner:
     def forward(self, batch: ForwardBatch) -> torch.Tensor:
         """See `Runner.forward`. Up to `max_sequences` rows of logits live in a buffer that the next call reuses."""
         fits = len(batch.logit_rows) <= len(self._logits)
-        return self._decoder.forward(batch, self._cache, self._logits if fits else None)
+        placed = place(batch, self._logits.device)
+        return self._decoder.forward(placed, self._cache, self._logits if fits else None)
+
+
+def place(batch: ForwardBatch, device: torch.device) -> ForwardBatch:
+    """The batch with its tensors on `device`; the batch itself if that is the CPU, where batches are made."""
+    if device.type == "cpu":
+        return batch
+    tensors = {field.name: getattr(batch, field.name) for field in fields(batch)}
+    moved = {name: x.to(device, non_blocking=True) for name, x in tensors.items() if isinstance(x, torch.Tensor)}
+    return replace(batch, **moved)
 
 
 def open(config: LaneConfig, device: str) -> TorchRunner:
     """Load the model of `config` onto `device` (`cpu`, `cuda:0`) and lay out its KV cache. Raises `ModelError`."""
-    place, dtype = torch.device(device), _DTYPES[config.precision]
+    where, dtype = torch.device(device), _DTYPES[config.precision]
     folder = Path(config.model)
     spec = read_spec(folder)
     limit = config.context or spec.context
@@ -50,9 +61,9 @@ def open(config: LaneConfig, device: str) -> TorchRunner:
         )
     context = min(limit, blocks * config.block_size)
     with torch.inference_mode():
-        decoder = Decoder(spec, load_weights(folder, spec, dtype, place), context)
-        cache = KVCache(spec, blocks=blocks, block_size=config.block_size, dtype=dtype, device=place)
-        logits = torch.empty((config.max_sequences, spec.vocab), dtype=torch.float32, device=place)
+        decoder = Decoder(spec, load_weights(folder, spec, dtype, where), context)
+        cache = KVCache(spec, blocks=blocks, block_size=config.block_size, dtype=dtype, device=where)
+        logits = torch.empty((config.max_sequences, spec.vocab), dtype=torch.float32, device=where)
     facts = ModelFacts(
         vocab=spec.vocab,
         context=context,

@@ -68,7 +68,9 @@ def inputs(case: Case, draw: Draw) -> Call:
     owned = torch.zeros(cache.shape[:2], dtype=torch.bool, device=draw.device)
     for index, (mine, context) in enumerate(zip(torch.split(blocks, needed), case.contexts, strict=True)):
         tables[index, : len(mine)] = mine
-        owned.view(-1)[(mine[:, None] * case.block + torch.arange(case.block)).flatten()[:context]] = True
+        owned.view(-1)[
+            (mine[:, None] * case.block + torch.arange(case.block, device=draw.device)).flatten()[:context]
+        ] = True
     cache[~owned] = torch.nan
     starts = torch.tensor([0, *case.queries], device=draw.device).cumsum(0).int()
     plan = plan_attention(

@@ -11,7 +11,7 @@ import torch
 from fakes.checkpoints import tiny_checkpoint, tiny_model
 from support.paged import Paged
 from tiergate.engine import LaneConfig, ModelError
-from tiergate.engine.runners.torch import TorchRunner
+from tiergate.engine.runners.torch import TorchRunner, place
 from tiergate.engine.runners.torch import open as open_runner
 
 
@@ -112,3 +112,13 @@ def test_experts_are_counted_for_each_sequence(arch: str, tmp_path: Path) -> Non
     torch.testing.assert_close(mixed["b"], free["b"], rtol=0, atol=1e-5)
     full = Paged(runner, seed=2).step(prompts, experts=dict.fromkeys(prompts, top))
     assert all(torch.equal(full[name], free[name]) for name in prompts)
+
+
+def test_a_batch_is_moved_whole(folder: Path) -> None:
+    batch = Paged(opened(folder, blocks=4)).batch({"a": [1, 2, 3]}, experts={"a": 1})
+    assert place(batch, torch.device("cpu")) is batch
+    moved = place(batch, torch.device("meta"))
+    tensors = [value for name in batch.__slots__ if isinstance(value := getattr(moved, name), torch.Tensor)]
+    assert len(tensors) == 8
+    assert all(tensor.is_meta for tensor in tensors)
+    assert (moved.query_lens, moved.context_lens) == (batch.query_lens, batch.context_lens)
