@@ -41,16 +41,26 @@ class Chat:
         self.vocabulary = Vocabulary(tokenizer)
         self.thinks = bool(opener and closer)
         self._opener, self._closer = opener, closer
+        self._longest = max(map(len, tokenizer.get_vocab()))
         self._guard = Guard((*self.encoder.control, *(marker for marker in (opener, closer) if len(marker) > 1)))
 
     def encode(self, request: ChatRequest, *, thinking: bool, most: int) -> Encoded:
         """The request's prompt, of at most `most` tokens. Raises `BadPrompt`."""
+        size = request_size(request)
+        if len(request.messages) > most or size > most * self._longest:
+            return Encoded(self._estimate(request, size), (), False)
         tools = request.tools if request.tool_choice != "none" else ()
         foreign = self._guard.cover(self.template.foreign(request.messages, tools))
         rendered = self.template.render(foreign, [message.role for message in request.messages], thinking=thinking)
         opens = self.thinks and rendered.rfind(self._opener) > rendered.rfind(self._closer)
         tokens, ids = self.encoder.encode(foreign.uncover(self.encoder.rename(rendered)), most)
         return Encoded(tokens, tuple(ids), opens)
+
+    def _estimate(self, request: ChatRequest, size: int) -> int:
+        """Tokens of messages that cannot fit, at least one a message, going by a sample of the longest."""
+        sample = max((message.content for message in request.messages), key=len)[:4096]
+        rate = len(self.encoder.plain(sample)) / max(len(sample), 1)
+        return max(len(request.messages), int(size * rate), size // self._longest)
 
     def markers(self, *, tools: bool) -> list[Marker]:
         """What structures this model's output; tool calls only where the request has tools."""
@@ -60,6 +70,16 @@ class Chat:
         if tools:
             found.extend((("call", CALL), ("end", CALL_END)))
         return [Marker(role, text, self.encoder.marker(text)) for role, text in found]
+
+
+def request_size(request: ChatRequest) -> int:
+    """Characters of text in the messages."""
+    size = 0
+    for message in request.messages:
+        size += len(message.content) + len(message.reasoning)
+        for call in message.tool_calls:
+            size += len(call.arguments)
+    return size
 
 
 def open_chat(folder: Path, *, opener: str = "", closer: str = "") -> Chat:

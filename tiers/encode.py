@@ -46,21 +46,24 @@ class PromptEncoder:
         A text so long that its beginning alone exceeds `most` is not encoded whole; its number is an estimate then.
         Raises `BadPrompt` for text that is not Unicode (lone surrogates).
         """
-        try:
-            start = renamed[: 8 * most + 1024]
-            if len(start) < len(renamed):
-                # Cutting may add tokens at the cut, but never more than a few.
-                count = len(self._copy.encode(start, add_special_tokens=False).ids)
-                if count > most + 64:
-                    return count * len(renamed) // len(start), []
-            ids = self._copy.encode(renamed, add_special_tokens=False).ids
-        except TypeError as error:  # what the tokenizers library says to a str without a UTF-8 form
-            raise BadPrompt("the messages hold text that is not Unicode (a lone surrogate)") from error
+        start = renamed[: 8 * most + 1024]
+        if len(start) < len(renamed):
+            # Cutting may add tokens at the cut, but never more than a few.
+            count = len(self._ids(start))
+            if count > most + 64:
+                return count * len(renamed) // len(start), []
+        ids = self._ids(renamed)
         return len(ids), ids if len(ids) <= most else []
 
+    def _ids(self, text: str) -> list[int]:
+        try:
+            return self._copy.encode(text, add_special_tokens=False).ids
+        except TypeError as error:  # what the tokenizers library says to a str without a UTF-8 form
+            raise BadPrompt("the messages hold text that is not Unicode (a lone surrogate)") from error
+
     def plain(self, text: str) -> tuple[int, ...]:
-        """Ids of text that holds no control token, whatever it spells."""
-        return tuple(self._copy.encode(text, add_special_tokens=False).ids)
+        """Ids of text that holds no control token, whatever it spells. Raises `BadPrompt` as `encode` does."""
+        return tuple(self._ids(text))
 
     def marker(self, text: str) -> int | None:
         """The id of a marker that is one control token."""

@@ -281,6 +281,17 @@ def test_a_text_far_too_long_is_counted_without_being_encoded_whole() -> None:
     assert abs(short.tokens - full.tokens) < full.tokens * 0.05
 
 
+def test_messages_that_cannot_fit_are_not_even_rendered() -> None:
+    chat = Chat(ChatTemplate("{{ raise_exception('rendered') }}", {}), tokenizer("chatml"))
+    many = (Message(role="user", content="x"),) * 9
+    long = (Message(role="user", content="The quick brown fox. " * 1000),)
+    huge = (Message(role="user", content=""), Message(role="user", content="a" * 10**7))
+    for messages, most, least in ((many, 8, 9), (long, 8, 4000), (huge, 1000, 10_000)):
+        encoded = chat.encode(ChatRequest(model="m", messages=messages), thinking=False, most=most)
+        assert encoded.ids == ()
+        assert encoded.tokens >= least
+
+
 def test_exactly_as_many_tokens_as_allowed() -> None:
     request = ChatRequest(model="m", messages=(Message(role="user", content="Hello there"),))
     full = ours("chatml").encode(request, thinking=False, most=MOST)

@@ -11,7 +11,7 @@ from tiergate.budget import Limits
 from tiergate.engine import LaneConfig, SamplingParams, ThinkLimit, messages
 
 from ..assemble import Assembler
-from ..chat import Chat, open_chat
+from ..chat import Chat, open_chat, request_size
 from ..config import TierSpec
 from ..engine_client import EngineClient
 from ..errors import BadField, ContextTooLong, TierUnavailable
@@ -53,7 +53,7 @@ async def open(name: str, spec: TierSpec, shared: Shared) -> LocalTier:
         weight=spec.weight,
     )
     client = shared.engine.add(lane)
-    markers = read_markers(chat, thinking, facts.after) if chat.thinks else None
+    markers = await asyncio.to_thread(read_markers, chat, thinking, facts.after) if chat.thinks else None
     return LocalTier(name, replace(spec, thinking=thinking), folder.name, chat, markers, client, shared)
 
 
@@ -103,7 +103,7 @@ class LocalTier:
             raise TierUnavailable(self.name, f"{self.name} pauses: its latest answers all failed", pause)
         _check_ids(request, lane.vocab)
         encode = partial(self._chat.encode, request, thinking=thinking, most=lane.context)
-        if sum(len(message.content) for message in request.messages) <= INLINE and not request.tools:
+        if request_size(request) <= INLINE and not request.tools:
             encoded = encode()
         else:
             encoded = await asyncio.to_thread(encode)
