@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import fields, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -40,7 +41,9 @@ def place(batch: ForwardBatch, device: torch.device) -> ForwardBatch:
     if device.type == "cpu":
         return batch
     tensors = {field.name: getattr(batch, field.name) for field in fields(batch)}
-    moved = {name: x.to(device, non_blocking=True) for name, x in tensors.items() if isinstance(x, torch.Tensor)}
+    moved: dict[str, Any] = {
+        name: x.to(device, non_blocking=True) for name, x in tensors.items() if isinstance(x, torch.Tensor)
+    }
     return replace(batch, **moved)
 
 
