@@ -152,11 +152,6 @@ class Detokenizer:
         self._pending = False
         return self._utf8.decode(b"", True)
 
-    @property
-    def pending(self) -> bool:
-        """Whether the last token ended inside a character."""
-        return self._pending
-
 
 def _length(lead: int) -> int:
     """Bytes of a UTF-8 character by its first."""

@@ -37,13 +37,6 @@ def cut(piece: Piece, at: int) -> tuple[Piece, Piece]:
     return Piece(head, tuple(before)), Piece(tail, tuple(after))
 
 
-def join(pieces: list[Piece]) -> Piece:
-    """One piece for all of them."""
-    if len(pieces) == 1:
-        return pieces[0]
-    return Piece("".join(piece.text for piece in pieces), tuple(token for piece in pieces for token in piece.logprobs))
-
-
 def _showing(token: TokenLogprob, data: bytes) -> TokenLogprob:
     return replace(token, token=data.decode("utf-8", "replace"), data=data)
 
