@@ -15,14 +15,15 @@ def kv_bytes_per_token(spec: ModelSpec, dtype: torch.dtype) -> int:
 class KVCache:
     """Paged storage, `blocks` blocks of `block_size` tokens. Who owns which block is the block pool's business.
 
-    Keys and values of a token lie side by side, so that attention gathers both with one read.
+    Keys and values of a token lie side by side, so that attention gathers both with one read. Memory is not cleared:
+    attention reads no slot that its sequence has not written, and pages that no block has used cost nothing.
     """
 
     def __init__(
         self, spec: ModelSpec, *, blocks: int, block_size: int, dtype: torch.dtype, device: torch.device
     ) -> None:
         self.layers = tuple(
-            torch.zeros(
+            torch.empty(
                 (blocks, block_size, 2, layer.attention.kv_heads, layer.attention.head_dim), dtype=dtype, device=device
             )
             for layer in spec.layers
