@@ -19,8 +19,8 @@ class Assembler:
     """Tokens in, events out; what the events add up to does not depend on how many tokens came at once."""
 
     __slots__ = (
-        "_calls", "_detokenizer", "_end", "_enders", "_markers", "_new_call_id", "_splitter", "_stops", "_unspelled",
-        "_vocabulary", "thinking_tokens",
+        "_calls", "_detokenizer", "_end", "_enders", "_markers", "_new_call_id", "_splitter", "_stops", "_textual",
+        "_tokens", "_unspelled", "_vocabulary", "thinking_tokens",
     )  # fmt: skip
 
     def __init__(
@@ -42,7 +42,9 @@ class Assembler:
         self._stops = Stops(stop) if stop else None
         self._enders = enders
         self._end: tuple[int, messages.Logprob | None] | None = None
-        self._unspelled: list[TokenLogprob] = []
+        self._textual = len(self._markers) < len(markers)
+        self._unspelled = ""
+        self._tokens: list[TokenLogprob] = []
         self._new_call_id = new_call_id
         self._calls = 0
         self.thinking_tokens = 0
@@ -67,7 +69,7 @@ class Assembler:
         if ids and ids[-1] in self._enders:
             self._end = (ids[-1], logprobs[-1] if logprobs is not None else None)
             ids = ids[:-1]
-        if logprobs is None and self._markers.keys().isdisjoint(ids):
+        if logprobs is None and not self._textual and self._markers.keys().isdisjoint(ids):
             push = self._detokenizer.push
             text = push(ids[0]) if len(ids) == 1 else "".join([push(id) for id in ids])
             if self._splitter.thinking:
@@ -85,7 +87,8 @@ class Assembler:
         if self._end is not None and self._end[0] != end:
             self._token(*self._end, out)
         self._end = None
-        self._spell(self._detokenizer.flush(), out)
+        self._unspelled += self._detokenizer.flush()
+        self._spell(out)
         out += self._splitter.finish(complete=complete)
         events = self._events(out)
         rest = [Span("text", piece) for piece in self._stops.finish()] if self._stops is not None else []
@@ -95,26 +98,28 @@ class Assembler:
         marker = self._markers.get(id)
         if marker is None:
             self.thinking_tokens += self._splitter.thinking
+            self._unspelled += self._detokenizer.push(id)
             if logprob is not None and (data := self._vocabulary.data(id)):
-                self._unspelled.append(self._describe(data, logprob))
-            self._spell(self._detokenizer.push(id), out)
+                self._tokens.append(self._describe(data, logprob))
+            if not self._tokens or not self._detokenizer.pending:
+                self._spell(out)
             return
         rest = self._detokenizer.flush()
-        if self._splitter.thinking:  # a thought that was cut inside a character
-            self._unspelled = []
-        else:
-            self._spell(rest, out)
+        if not self._splitter.thinking:  # else a thought was cut inside a character
+            self._unspelled += rest
+        self._spell(out)
         data = marker.text.encode()
         spelled = (self._describe(data, logprob),) if logprob is not None else ()
         was_thinking = self._splitter.thinking
         out += self._splitter.mark(marker, Piece(marker.text, spelled))
         self.thinking_tokens += marker.role in ("open", "close") and (was_thinking or self._splitter.thinking)
 
-    def _spell(self, text: str, out: list[Span | Written]) -> None:
-        """Text, spelled by the tokens that were waiting for it."""
+    def _spell(self, out: list[Span | Written]) -> None:
+        """Let text go whose last token ended with a character, so that its tokens spell it exactly."""
+        text, self._unspelled = self._unspelled, ""
+        tokens, self._tokens = self._tokens, []
         if not text:
             return
-        tokens, self._unspelled = self._unspelled, []
         if tokens and b"".join(token.data for token in tokens) != (data := text.encode()):
             # A leading space that decoding drops, or bytes that are no text: the answer's bytes are what counts.
             tokens = [*(replace(token, data=b"") for token in tokens[:-1]), replace(tokens[-1], data=data)]

@@ -145,6 +145,11 @@ class Detokenizer:
             return self._vocabulary.leading(text)
         return text
 
+    @property
+    def pending(self) -> bool:
+        """Whether the last token ended inside a character."""
+        return self._pending
+
     def flush(self) -> str:
         """End the text here: U+FFFD for the beginning of a character that never ended."""
         if not self._pending:
