@@ -1,14 +1,16 @@
 """Draws the next token of each row of logits.
 
-Random numbers are counter-based, so a draw depends on nothing but its row's own (seed, position): with
-`mix` the finaliser of SplitMix64 (Steele, Lea, Flood, OOPSLA 2014) over unsigned 64-bit arithmetic,
-
-    u = mix(mix(seed) + (position + 1) * 0x9E3779B97F4A7C15) >> 11, times 2^-53.
+A draw is an exponential race (the Gumbel-max trick in another guise; Yellott, J. Math. Psychology 15, 1977): every
+token gets a random time of arrival Exp(1) / weight and the first one wins. Times are counter-based and belong to
+(seed, position, token), so a draw depends on nothing but its own row. They also make it robust: logits that differ in
+their last bits, as those of one row in two batches may, change the winner only where two tokens all but tie, while
+with an inverse transform they would move every border between 49 thousand tokens.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +27,8 @@ NUMERIC = -1
 _GREEDY_BELOW = 1e-5
 _HEAVIEST = (1e-2, 1e-4, 1e-7, 0.0)
 _SPAN = 256
+_EARLY = 1 << 24
+"""Hashes below this, one in 256, get their time of arrival from float64."""
 _MASK = (1 << 64) - 1
 
 
@@ -70,6 +74,7 @@ def sample(logits: torch.Tensor, rows: SampleRows | None) -> list[int]:
         return np.where(usable, best, NUMERIC).tolist()  # type: ignore[no-any-return]
     starts = rows.edit_starts.tolist()
     scratch = np.empty(table.shape[1], np.float32)
+    every = np.arange(table.shape[1], dtype=np.uint32)
     chosen = []
     for r in range(len(table)):
         if not usable[r]:
@@ -86,11 +91,13 @@ def sample(logits: torch.Tensor, rows: SampleRows | None) -> list[int]:
                 continue
         temperature = rows.temperature[r]
         if temperature >= _GREEDY_BELOW:
-            u = uniform(rows.seeds[r], rows.positions[r])
-            k = int(rows.top_k[r])
             scaled = np.subtract(row, peak, out=scratch)
             scaled /= temperature
-            token = _draw(scaled, k, float(rows.top_p[r]), float(rows.min_p[r]), u)
+            ids, weights = _survivors(scaled, int(rows.top_k[r]), float(rows.top_p[r]), float(rows.min_p[r]))
+            times = arrivals(rows.seeds[r], rows.positions[r], every if ids is None else ids)
+            with np.errstate(divide="ignore", over="ignore"):  # a weight of (almost) 0 never arrives
+                first = int(np.divide(times, weights, out=times).argmin())
+            token = first if ids is None else int(ids[first])
         chosen.append(token)
     return chosen
 
@@ -104,9 +111,34 @@ def log_probabilities(row: torch.Tensor, token: int, top: int) -> tuple[float, l
     return float(values[token]) - total, [(int(i), float(values[i]) - total) for i in order]
 
 
-def uniform(seed: int, position: int) -> float:
-    """The random number in [0, 1) of a draw."""
-    return (_mix(_mix(seed & _MASK) + (position + 1) * 0x9E3779B97F4A7C15 & _MASK) >> 11) * 2.0**-53
+def arrivals(seed: int, position: int, ids: npt.NDArray[np.integer[Any]]) -> Floats:
+    """Exp(1) random numbers of tokens, float32 [N] from ids [N] below 2^32; none is 0.
+
+    With `mix` the finaliser of SplitMix64 (Steele, Lea, Flood, OOPSLA 2014), key = mix(mix(seed) + (position + 1) *
+    0x9E3779B97F4A7C15). A 32-bit finaliser (Wellons, "Prospecting for hash functions", 2018) over each id and the
+    halves of the key gives h, and the number is -log(1 - v) of v = (h + 1/2) / 2^32.
+    """
+    key = _mix(_mix(seed & _MASK) + (position + 1) * 0x9E3779B97F4A7C15 & _MASK)
+    h = ids.astype(np.uint32)
+    h *= np.uint32(0x9E3779B9)
+    h ^= np.uint32(key & 0xFFFFFFFF)
+    h ^= h >> np.uint32(16)
+    h *= np.uint32(0x7FEB352D)
+    h ^= h >> np.uint32(15)
+    h += np.uint32(key >> 32)
+    h *= np.uint32(0x846CA68B)
+    h ^= h >> np.uint32(16)
+    early = np.flatnonzero(h < _EARLY)
+    times = h.astype(np.float32)
+    times += np.float32(0.5)
+    times *= np.float32(-(2.0**-32))
+    times += np.float32(1.0)
+    # 1 - v has few digits left where v is small, and the smallest numbers are the ones that win races
+    with np.errstate(divide="ignore"):  # 1 - v may round to 0
+        np.log(times, out=times)
+    np.negative(times, out=times)
+    times[early] = -np.log1p((h[early].astype(np.float64) + 0.5) * -(2.0**-32))
+    return times
 
 
 def _mix(x: int) -> int:
@@ -125,14 +157,15 @@ def _edited(row: Floats, ids: Ints, scales: Floats, adds: Floats, bans: tuple[in
     return row
 
 
-def _draw(scaled: Floats, k: int, p: float, floor: float, u: float) -> int:
-    """One token by inverse transform, from logits over temperature with a largest of 0, which are overwritten.
+def _survivors(scaled: Floats, k: int, p: float, floor: float) -> tuple[Ints | None, Floats]:
+    """Ids that the cuts leave, None for all, and their weights; `scaled`, of which the largest is 0, is overwritten.
 
-    Survivors of the cuts are always the first n in order of falling logits.
+    Survivors are always the first n in order of falling logits.
     """
-    if not 0 < k < len(scaled) and p >= 1 and floor <= 0:
-        return _draw_from_all(np.exp(scaled, out=scaled), u)
-    if 0 < k < len(scaled):
+    cut = 0 < k < len(scaled)
+    if not cut and p >= 1 and floor <= 0:
+        return None, np.exp(scaled, out=scaled)
+    if cut:
         order = _largest(scaled, k)
         weights = np.exp(scaled[order])
         total = float(weights.sum(dtype=np.float64))
@@ -141,28 +174,13 @@ def _draw(scaled: Floats, k: int, p: float, floor: float, u: float) -> int:
         total = float(_span_sums(every).sum())
         order = _heaviest(every, p * total, floor)
         weights = every[order]
-    sums = np.cumsum(weights, dtype=np.float64)
     count = len(order)
     if p < 1:
-        count = min(count, int(np.searchsorted(sums, p * total)) + 1)
+        count = min(count, int(np.searchsorted(np.cumsum(weights, dtype=np.float64), p * total)) + 1)
     if floor > 0:
         count = min(count, int(np.count_nonzero(weights >= floor)))
     count = max(count, 1)
-    return int(order[min(int(np.searchsorted(sums[:count], u * sums[count - 1], side="right")), count - 1)])
-
-
-def _draw_from_all(weights: Floats, u: float) -> int:
-    """Inverse transform in order of ids, by sums over spans first: a running sum over all would take far longer."""
-    sums = np.cumsum(_span_sums(weights))
-    target = u * sums[-1]
-    span = min(int(np.searchsorted(sums, target, side="right")), len(sums) - 1)
-    begin = span * _SPAN
-    inner = np.cumsum(weights[begin : begin + _SPAN], dtype=np.float64)
-    within = target - (sums[span - 1] if span else 0.0)
-    place = int(np.searchsorted(inner, within, side="right"))
-    if place >= len(inner):  # rounding: the last token up to here that can come at all
-        return int(np.flatnonzero(weights[: begin + _SPAN])[-1])
-    return begin + place
+    return order[:count], weights[:count]
 
 
 def _span_sums(weights: Floats) -> npt.NDArray[np.float64]:
