@@ -108,7 +108,9 @@ class _Planner:
         """Blocks that the sequences served so far still need for what they want."""
         self.started = len(view.running) - len(self.kept)
         """Places taken by others than those kept: sequences that start, and impossible ones, not yet removed."""
-        self.preempted: list[int] = []
+        self.preempted: list[Running] = []
+        self.claimed = 0
+        """Blocks that sequences start with and others held when the plan began: those may be the preempted ones'."""
         self.chunks: dict[int, tuple[Running | Waiting, int]] = {}
         """By id, in order of service: the sequence and its tokens."""
 
@@ -134,7 +136,8 @@ class _Planner:
         for id, (sequence, count) in self.chunks.items():
             start, held = _start(sequence, size)
             chunks.append(Chunk(id, start, count, max(0, -(-(start + count) // size) - held)))
-        return StepPlan(tuple(self.preempted), tuple(admit), tuple(chunks), tuple(self.impossible))
+        preempt = tuple(victim.id for victim in self.preempted)
+        return StepPlan(preempt, tuple(admit), tuple(chunks), tuple(self.impossible))
 
     def _serve(self, sequence: Running, at: int) -> None:
         """Give a running sequence its first share, preempting those behind it if it cannot move at all."""
@@ -147,14 +150,22 @@ class _Planner:
             self._grant(sequence, count)
 
     def _admit(self, candidate: Waiting, at: int) -> bool:
-        """Start a waiting sequence if all it wants fits beside what others still need; rank may push out lower ones."""
+        """Start a waiting sequence if all it wants fits beside what others still need; rank may push out lower ones.
+
+        Room that was made for others is not for those who rank no higher than the sequences that had to leave for it.
+        """
         view = self.view
-        need = -(-candidate.wanted // view.block_size) - candidate.cached // view.block_size + candidate.idle
+        if self.preempted and candidate.priority <= self.preempted[-1].priority:
+            return False
+        whole, cached = -(-candidate.wanted // view.block_size), candidate.cached // view.block_size
         victims = 0
         available = self.available
         lower = len(self.kept)
         while True:
             running = self.started + len(self.kept) - victims
+            # Cached blocks that a victim held are among those its preemption makes available: taken like idle ones.
+            taken = cached if victims or self.preempted else candidate.idle
+            need = whole - cached + taken
             # A block for every other running sequence, so that admitting this one does not preempt it soon after.
             if running < view.max_running and available - self.pledged - running >= need:
                 break
@@ -162,12 +173,13 @@ class _Planner:
             if lower < at or self.kept[lower].priority >= candidate.priority:
                 return False
             victims += 1
-            available += self.kept[lower].sole
+            available += self._yield_of(self.kept[lower])
         if self.left - (self.unserved - victims) <= 0:
             return False
         for _ in range(victims):
             self._preempt()
-        self.available -= candidate.idle
+        self.available -= taken
+        self.claimed += cached - taken
         self.started += 1
         self._grant(candidate, min(self._share(candidate.wanted - candidate.cached), self.available * view.block_size))
         return True
@@ -202,8 +214,12 @@ class _Planner:
     def _preempt(self) -> None:
         victim = self.kept.pop()
         self.unserved -= 1
-        self.preempted.append(victim.id)
-        self.available += victim.sole
+        self.preempted.append(victim)
+        self.available += self._yield_of(victim)
+
+    def _yield_of(self, victim: Running) -> int:
+        """Blocks that a preemption surely makes available."""
+        return max(0, victim.sole - self.claimed)
 
 
 def _start(sequence: Running | Waiting, size: int) -> tuple[int, int]:

@@ -1,0 +1,74 @@
+"""The scheduler with a block pool under it and no model above it."""
+
+from __future__ import annotations
+
+from array import array
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tiergate.engine import SamplingParams
+from tiergate.engine.block_pool import BlockPool, Chain, PrefixRoot, keyed_digest
+from tiergate.engine.scheduler import Scheduler
+from tiergate.engine.sequence import Sequence
+
+SIZE = 2
+
+
+def make_scheduler(blocks: int, *, budget: int = 8, places: int = 4) -> Scheduler:
+    pool = BlockPool(blocks, SIZE, digest=keyed_digest(b"k"))
+    return Scheduler(pool, budget=budget, max_running=places, max_waiting=100, max_blocks=blocks)
+
+
+def make_sequence(order: int, tokens: list[int], *, answer: int = 1, priority: int = 0) -> Sequence:
+    return Sequence(
+        client=b"",
+        id=str(order),
+        order=order,
+        priority=priority,
+        ids=array("q", tokens),
+        prompt_tokens=len(tokens),
+        sampling=SamplingParams(max_tokens=answer),
+        seed=0,
+        eos=(),
+        stops=frozenset(),
+        chain=Chain(PrefixRoot("", "")),
+    )
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 12), st.integers(1, 3), st.integers(1, 14), st.integers(-1, 1)),
+        min_size=1,
+        max_size=12,
+    ),
+    st.integers(15, 22),
+    st.integers(3, 16),
+    st.integers(1, 8),
+    st.booleans(),
+)
+@settings(max_examples=150, deadline=None)
+def test_everyone_is_served_and_the_books_hold(
+    jobs: list[tuple[int, int, int, int]], blocks: int, budget: int, places: int, ranked: bool
+) -> None:
+    """Prompts share a stem to different lengths, so that blocks change hands in every way that they can."""
+    scheduler = make_scheduler(blocks, budget=budget, places=min(places, budget))
+    for order, (stem, tail, answer, priority) in enumerate(jobs):
+        tokens = [*range(stem), *(100 + order % 3 for _ in range(tail))]
+        scheduler.add(make_sequence(order, tokens, answer=answer, priority=priority if ranked else 0))
+    for _ in range(3000):
+        if not scheduler.running + scheduler.waiting:
+            break
+        step = scheduler.begin()
+        assert not step.impossible
+        assert sum(work.length for work in step.work) <= budget
+        scheduler.check()
+        closing = [work.sequence for work in step.work if work.wants_logits]
+        scheduler.advance(step.work)
+        for sequence in closing:
+            sequence.accept(50 + sequence.generated)
+            if sequence.finish:
+                scheduler.remove(sequence)
+        scheduler.check()
+    assert not scheduler.running + scheduler.waiting
+    assert scheduler.pool.active == 0
