@@ -86,7 +86,7 @@ def _remove(catalog: Catalog, args: argparse.Namespace) -> int:
 
 def _verify(catalog: Catalog, args: argparse.Namespace) -> int:
     damaged = 0
-    for name in [args.name] if args.name else [model.name for model in catalog.list()]:
+    for name in [args.name] if args.name else catalog.names():
         with console_progress(Console(stderr=True)) as progress:
             wrong = catalog.verify(name, progress)
         for sentence in wrong:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
+import orjson
 from starlette.types import ASGIApp
 
 from tiergate.gateway.app import App
@@ -62,27 +63,35 @@ async def served(app: App, spec: ServerSpec) -> AsyncIterator[tuple[str, Server]
         bound.close()
 
 
-class RawClient:
-    """A client that speaks HTTP by the byte, for what well-behaved libraries hide or never do."""
+@contextlib.asynccontextmanager
+async def connected(
+    url: str, *, receive_buffer: int | None = None
+) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    """A connection by the byte, for what well-behaved clients hide or never do; aborted at the end."""
+    host, _, port = url.removeprefix("http://").partition(":")
+    plain = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    if receive_buffer is not None:
+        plain.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
+    plain.setblocking(False)
+    await asyncio.get_running_loop().sock_connect(plain, (host, int(port)))
+    reader, writer = await asyncio.open_connection(sock=plain, limit=1024 if receive_buffer else 2**16)
+    try:
+        yield reader, writer
+    finally:
+        writer.transport.abort()
 
-    def __init__(self, url: str) -> None:
-        self._address = url.removeprefix("http://").split(":")
 
-    async def connect(self, *, receive_buffer: int | None = None) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        plain = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-        if receive_buffer is not None:
-            plain.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
-        plain.setblocking(False)
-        await asyncio.get_running_loop().sock_connect(plain, (self._address[0], int(self._address[1])))
-        return await asyncio.open_connection(sock=plain, limit=1024 if receive_buffer else 2**16)
+def post(body: object, path: str = "/v1/chat/completions") -> bytes:
+    """The bytes of a request with a JSON body."""
+    raw = orjson.dumps(body)
+    head = b"POST %b HTTP/1.1\r\nHost: test\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
+    return head % (path.encode(), len(raw)) + raw
 
-    @staticmethod
-    def request(body: bytes, path: str = "/v1/chat/completions") -> bytes:
-        return b"POST %b HTTP/1.1\r\nHost: test\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%b" % (
-            path.encode(),
-            len(body),
-            body,
-        )
+
+async def until(true: Callable[[], Any]) -> None:
+    """Wait for something that must come; the test's own time-out is the limit."""
+    while not true():  # noqa: ASYNC110
+        await asyncio.sleep(0.005)
 
 
 async def read_response(reader: asyncio.StreamReader) -> tuple[int, dict[str, str], list[bytes]]:

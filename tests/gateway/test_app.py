@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from fakes.asgi import opened
+from fakes.asgi import opened, until
 from fakes.tier import FakeTier, say
 from tiergate.budget import StoreUnavailable, TenantSpec
 from tiergate.engine.messages import LaneStats
@@ -418,8 +418,7 @@ async def test_cancelled_by_the_server_itself_is_settled(house: Build) -> None:
     home = house(FakeTier("fast", lambda *_: [Text("a"), asyncio.Event()]))
     async with home.client() as client:
         running = asyncio.create_task(client.post(CHAT, json=ask()))
-        while not home.fast.running:
-            await asyncio.sleep(0)
+        await until(lambda: home.fast.running)
         running.cancel()
         await asyncio.wait((running,))
         balance = await home.balance()

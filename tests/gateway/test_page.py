@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator
 import pytest
 from playwright.async_api import Page, async_playwright, expect
 
-from fakes.asgi import served
+from fakes.asgi import served, until
 from fakes.tier import FakeTier, say
 from tiergate.budget import TenantSpec
 from tiergate.tiers import Finish, GenerationFailed, Text, Usage
@@ -20,8 +20,8 @@ from .conftest import Build, House
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 FLAGS = [
-    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-    "--disable-component-update", "--disable-sync",
+    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync",
+    "--disable-background-networking", "--disable-component-update",
 ]  # fmt: skip
 MARKUP = "<img src=x onerror=\"document.title='owned'\"> <b>bold</b> & </div>"
 
@@ -95,8 +95,7 @@ async def test_answers_show_while_they_come_and_can_be_stopped(house: Build) -> 
         await page.get_by_role("button", name="Stop").click()
         await expect(answer.locator("footer")).to_contain_text("stopped")
         await expect(page.get_by_role("button", name="Send")).to_be_visible()
-        while home.fast.running:
-            await asyncio.sleep(0.01)
+        await until(lambda: not home.fast.running)
         home.fast.script = say("Fine.")
         await send(page, "Go on")
         await expect(page.locator("article.assistant").nth(1).locator("> .text")).to_have_text("Fine.")
@@ -143,7 +142,7 @@ async def test_text_has_contrast(house: Build, scheme: str) -> None:
         await send(page, "Hi")
         await expect(page.locator("article.assistant")).to_have_attribute("aria-busy", "false")
         pairs = await page.evaluate(
-            """() => [...document.querySelectorAll("h1, label, select, button, .text, footer, footer b, .hint")].map(node => {
+            """() => [...document.querySelectorAll("h1, label, select, button, .text, footer, b, .hint")].map(node => {
                 let ground = node;
                 while (getComputedStyle(ground).backgroundColor === "rgba(0, 0, 0, 0)") ground = ground.parentElement;
                 return [getComputedStyle(node).color, getComputedStyle(ground).backgroundColor];

@@ -9,7 +9,7 @@ import socket
 import httpx
 import pytest
 
-from fakes.asgi import served
+from fakes.asgi import served, until
 from fakes.tier import FakeTier
 from tiergate.gateway.config import ServerSpec
 from tiergate.gateway.errors import ConfigError
@@ -37,11 +37,9 @@ async def test_the_first_signal_drains_and_the_second_ends(house: Build) -> None
     home = house(FakeTier("fast", lambda *_: [Text("one"), asyncio.Event(), end]))
     async with served(home.app, home.settings.server) as (url, server), httpx.AsyncClient(base_url=url) as client:
         running = asyncio.create_task(client.post(CHAT, json=ask()))
-        while not home.fast.running:
-            await asyncio.sleep(0.005)
+        await until(lambda: home.fast.running)
         server.handle_exit(signal.SIGTERM, None)
-        while not home.app.service.draining:
-            await asyncio.sleep(0.005)
+        await until(lambda: home.app.service.draining)
         assert not server.should_exit
         server.handle_exit(signal.SIGTERM, None)
         assert server.should_exit
@@ -53,8 +51,7 @@ async def test_an_idle_server_ends_at_the_first_signal(house: Build) -> None:
     home = house()
     async with served(home.app, home.settings.server) as (_, server):
         server.handle_exit(signal.SIGINT, None)
-        while not server.should_exit:
-            await asyncio.sleep(0.005)
+        await until(lambda: server.should_exit)
     assert home.tiers.closed
 
 
@@ -65,5 +62,4 @@ async def test_readiness_is_told_once_the_models_are_there(house: Build, caplog:
         await asyncio.sleep(0.05)
         assert "ready: " not in caplog.text
         home.fast.ready = True
-        while "ready: fast, deep" not in caplog.text:
-            await asyncio.sleep(0.01)
+        await until(lambda: "ready: fast, deep" in caplog.text)
