@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from hypothesis import settings
+
 ROOT = Path(__file__).resolve().parent.parent
 ROOMS = ("agents", "budget", "engine", "gateway", "kernels", "tiers")
 
@@ -22,3 +24,7 @@ def link_rooms() -> Path:
 
 
 sys.path[:0] = [str(link_rooms()), str(ROOT / "tests")]
+
+# How long an example takes says more about the machine's other work than about the code.
+settings.register_profile("tiergate", deadline=None)
+settings.load_profile("tiergate")
