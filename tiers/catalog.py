@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import fcntl
 import re
-import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -23,6 +22,7 @@ from .folder import (
     MANIFEST,
     ModelFolder,
     clear,
+    discard,
     fingerprint,
     from_json,
     read_folder,
@@ -52,10 +52,15 @@ class Catalog:
         self._registered = root / "registered"
         self._downloads = root / "downloads"
 
+    def names(self) -> Sequence[str]:
+        """The names of all models, whole or not, in order."""
+        made = {path.parent.name for path in self._models.glob(f"*/{MANIFEST}")}
+        return sorted(made | {path.stem for path in self._registered.glob("[!.]*.json")})
+
     def list(self) -> list[ModelFolder]:
-        """All models by name, also those whose files have changed since; damaged entries are left out."""
+        """All models by name, also those whose files have changed since; unreadable entries are left out."""
         found = []
-        for name in sorted(self._names()):
+        for name in self.names():
             try:
                 found.append(self._entry(name))
             except ModelMissing:
@@ -68,7 +73,7 @@ class Catalog:
         Raises `ModelMissing` with advice when there is none, or when it is not whole.
         """
         path = Path(name_or_path).expanduser()
-        if name_or_path in self._names():
+        if name_or_path in self.names():
             model = self._entry(name_or_path)
         elif _looks_like_path(name_or_path) and path.is_dir():
             path = path.resolve()
@@ -106,7 +111,7 @@ class Catalog:
         if not _NAME.fullmatch(name):
             raise ModelMissing(f"{name!r} cannot be a model's name: letters, digits, '.', '_' and '-' only")
         with self._locked():
-            if name in self._names() or name in (embedded.FAST, embedded.DEEP):
+            if name in self.names() or name in (embedded.FAST, embedded.DEEP):
                 raise ModelMissing(f"there is a model {name} already; choose another name or remove it first")
             try:
                 if path.is_dir():
@@ -121,19 +126,22 @@ class Catalog:
         Raises `ModelMissing` when there is none of this name.
         """
         with self._locked():
-            if name not in self._names():
+            if name not in self.names():
                 raise ModelMissing(f"no model {name!r}; {self._advice(name)}")
             (self._registered / f"{name}.json").unlink(missing_ok=True)
-            shutil.rmtree(self._models / name, ignore_errors=True)
+            discard(self._models / name)
 
     def verify(self, name: str, progress: Progress | None = None) -> Sequence[str]:
         """Read every file of a model and compare digests: what is wrong, one sentence a file, empty if nothing is.
 
         Raises `ModelMissing` when there is none of this name.
         """
-        if name not in self._names():
+        if name not in self.names():
             raise ModelMissing(f"no model {name!r}; {self._advice(name)}")
-        return wrong_digests(self._entry(name), progress or Silent())
+        try:
+            return wrong_digests(self._entry(name), progress or Silent())
+        except (ModelMissing, OSError) as error:
+            return [str(error)]
 
     def _register(self, path: Path, name: str, progress: Progress) -> ModelFolder:
         described, files = describe(path, name)
@@ -152,24 +160,23 @@ class Catalog:
             described, _ = describe(folder, name)
             return seal(replace(described, source=f"converted from {path.name}"), progress)
         except BaseException:
-            shutil.rmtree(folder, ignore_errors=True)
+            discard(folder)
             raise
-
-    def _names(self) -> set[str]:
-        made = {path.parent.name for path in self._models.glob(f"*/{MANIFEST}")}
-        return made | {path.stem for path in self._registered.glob("[!.]*.json")}
 
     def _entry(self, name: str) -> ModelFolder:
         registered = self._registered / f"{name}.json"
         if not registered.exists():
             return replace(read_folder(self._models / name), name=name)
         raw = read_json(registered)
-        return replace(from_json(raw, Path(raw["path"])), name=name)
+        path = raw.get("path") if isinstance(raw, dict) else None
+        if not isinstance(path, str):
+            raise ModelMissing(f"{registered} is damaged")
+        return replace(from_json(raw, Path(path)), name=name)
 
     def _advice(self, name: str) -> str:
         if name in (embedded.FAST, embedded.DEEP):
             return "`tiergate models pull embedded` makes it"
-        known = ", ".join(sorted(self._names())) or "none yet"
+        known = ", ".join(self.names()) or "none yet"
         return f"known: {known}; `tiergate models add PATH` adds one"
 
     @contextmanager

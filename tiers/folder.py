@@ -123,8 +123,14 @@ def write_json(path: Path, value: Any) -> None:
 
 def clear(folder: Path) -> None:
     """Make `folder` exist and be empty, whatever was in it."""
-    shutil.rmtree(folder, ignore_errors=True)
+    discard(folder)
     folder.mkdir(parents=True)
+
+
+def discard(folder: Path) -> None:
+    """Delete a folder, its `tiergate.json` first: from then on it counts as no model. Absent ones are fine."""
+    (folder / MANIFEST).unlink(missing_ok=True)
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def seal(model: ModelFolder, progress: Progress) -> ModelFolder:
