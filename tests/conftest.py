@@ -1,4 +1,4 @@
-"""Makes the mapped namespace importable from the source tree (`tiergate.<room>` is the folder `<room>/`), and `fakes`."""
+"""Makes the mapped namespace (`tiergate.<room>` is the folder `<room>/`) and `fakes` importable from the sources."""
 
 from __future__ import annotations
 
