@@ -243,7 +243,7 @@ async def test_it_says_hello_again_and_again() -> None:
 
 async def test_an_engine_that_has_forgotten_its_client_has_forgotten_its_requests() -> None:
     with FakeEngine(LANES, scripted) as engine:
-        async with client(address=engine.address, heartbeat=0.01) as made:
+        async with client(address=engine.address, heartbeat=0.5) as made:
             assert await made.wait_ready(5)
             channel = generate(made, 99)
             await channel.take()
@@ -255,12 +255,12 @@ async def test_an_engine_that_has_forgotten_its_client_has_forgotten_its_request
 
 async def test_a_process_that_stood_still_gives_its_requests_up() -> None:
     with FakeEngine(LANES, scripted) as engine:
-        async with client(address=engine.address, heartbeat=0.01) as made:
+        async with client(address=engine.address, heartbeat=0.05) as made:
             assert await made.wait_ready(5)
             channel = generate(made, 99)
             await channel.take()
             await asyncio.sleep(0.02)
-            time.sleep(0.2)  # noqa: ASYNC251 (the point is to block)
+            time.sleep(0.5)  # noqa: ASYNC251 (the point is to block)
             with pytest.raises(EngineDead, match="stood still"):
                 await everything(channel)
             await until(lambda: engine.aborted == [channel.id])
