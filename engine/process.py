@@ -29,7 +29,7 @@ from .core import EngineCore
 from .errors import EngineError
 from .inbox import read_commands
 from .lane import Lane
-from .messages import Abort, Command, Generate, Inspect, Ready, Reply
+from .messages import Abort, Command, Failed, Generate, Inspect, Ready, Reply
 from .validate import find_config_fault
 
 OpenRunner = Callable[[LaneConfig, str], Runner]
@@ -103,7 +103,7 @@ class Server:
 
     def _obey(self, client: bytes, command: Command) -> None:
         if isinstance(command, Generate):
-            self._core.add(client, command)
+            self._add(client, command)
         elif isinstance(command, Abort):
             self._core.abort(client, command)
         elif isinstance(command, Inspect):
@@ -111,6 +111,13 @@ class Server:
         elif client not in self._greeted:
             self._greeted.add(client)
             self._send(client, [Ready(pid=os.getpid(), lanes=self._core.lanes)])
+
+    def _add(self, client: bytes, request: Generate) -> None:
+        try:
+            self._core.add(client, request)
+        except Exception:  # a fault of ours that no check foresaw: it must not cost everyone else their answers
+            log.exception("a request could not be taken")
+            self._send(client, [Failed(id=request.id, code="internal", message="the engine failed on this request")])
 
     def _forget_silent(self) -> None:
         oldest = self._clock() - self._client_timeout

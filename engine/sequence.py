@@ -40,7 +40,9 @@ class Sequence:
     rules: ThinkRules | None = None
     think: ThinkState | None = None
     forced: tuple[int, ...] = ()
-    """Tokens the request wants emitted first, those emitted already left out."""
+    """Tokens the request wants emitted first."""
+    forced_next: int = 0
+    """How many of them are out."""
     store: bool = True
     arrived: float = 0.0
     """Seconds on the engine's clock."""
@@ -73,8 +75,8 @@ class Sequence:
 
     def next_forced(self) -> int | None:
         """The token that must come next, if one must. Begins the cut of a thought that has reached its limit."""
-        if self.forced:
-            return self.forced[0]
+        if self.forced_next < len(self.forced):
+            return self.forced[self.forced_next]
         if self.think is None or self.rules is None:
             return None
         if not self.think.queue:
@@ -101,8 +103,8 @@ class Sequence:
 
     def accept_forced(self, token: int, logprob: Logprob | None = None) -> None:
         """Take the token that `next_forced` named."""
-        if self.forced:
-            self.forced = self.forced[1:]
+        if self.forced_next < len(self.forced):
+            self.forced_next += 1
         self.forced_tokens += 1
         if logprob is not None:
             self.logprobs.append(logprob)

@@ -12,6 +12,7 @@ MOST_LOGPROBS = 20
 MOST_BIASES = 4096
 MOST_STOPS = 1024
 MOST_MARKERS = 64
+MOST_WORDS = 1024
 LARGEST = 1e6
 """Bound on penalties and biases: enough to force or to forbid, too little to overflow."""
 _INT64 = range(-(1 << 63), 1 << 63)
@@ -101,8 +102,11 @@ def _think(limit: ThinkLimit, vocab: int) -> None:
             if not 0 < len(marker) <= MOST_MARKERS:
                 raise ValueError(f"think.{name} holds a marker of {len(marker)} tokens, not 1 to {MOST_MARKERS}")
             _ids(f"think.{name}", marker, vocab)
-    _ids("think.handoff", limit.handoff, vocab)
-    _ids("think.after", limit.after, vocab)
+    for name in ("handoff", "after"):
+        words: tuple[int, ...] = getattr(limit, name)
+        if len(words) > MOST_WORDS:
+            raise ValueError(f"think.{name} has {len(words)} tokens, at most {MOST_WORDS} are taken")
+        _ids(f"think.{name}", words, vocab)
     for name in ("hard", "soft", "answer_reserve"):
         value = getattr(limit, name)
         if value is not None and value < 0:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import cache
 
 import numpy as np
 import pytest
@@ -44,6 +45,11 @@ def alone(one: Generate) -> Heard:
     return run(make_core(FakeRunner(blocks=400), max_batch_tokens=512), [one])[one.id]
 
 
+@cache
+def parts(manner: str) -> list[list[int]]:
+    return [alone(request("x", prompt, **MANNERS[manner])).ids for prompt in PROMPTS]  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("way", WAYS)
 def test_greedy_equals_recomputing_everything(way: str) -> None:
     core = core_of(way)
@@ -65,8 +71,7 @@ def test_greedy_equals_recomputing_everything(way: str) -> None:
 def test_a_batch_equals_its_parts(way: str, manner: str) -> None:
     requests = [request(str(i), prompt, **MANNERS[manner]) for i, prompt in enumerate(PROMPTS)]  # type: ignore[arg-type]
     together = run(core_of(way), requests)
-    for one in requests:
-        assert together[one.id].ids == alone(one).ids
+    assert [together[one.id].ids for one in requests] == parts(manner)
 
 
 def test_the_second_run_finds_its_prefix() -> None:
@@ -320,6 +325,9 @@ NAN = math.nan
         (request("x", [1], think=ThinkLimit(closers=((),))), "invalid"),
         (request("x", [1], think=ThinkLimit(closers=((1,),), hard=-1)), "invalid"),
         (request("x", [1], think=ThinkLimit(closers=((1,),), handoff=(64,))), "invalid"),
+        (request("x", [1], think=ThinkLimit(closers=((1,),), handoff=(6,) * 2000)), "invalid"),
+        (request("x", [1], think=ThinkLimit(closers=((1,) * 65,))), "invalid"),
+        (request("x", [1], think=ThinkLimit(closers=((1,),), openers=((2,),) * 65)), "invalid"),
         (request("x", [1], lane="b"), "unknown_lane"),
     ],
     ids=lambda value: str(value)[:60],

@@ -36,12 +36,12 @@ def make_sequence(order: int, tokens: list[int], *, answer: int = 1, priority: i
     )
 
 
+JOBS = st.tuples(st.integers(0, 12), st.integers(1, 3), st.integers(1, 14), st.integers(-1, 1))
+"""Tokens of the common stem, tokens of one's own, tokens of the answer, priority."""
+
+
 @given(
-    st.lists(
-        st.tuples(st.integers(0, 12), st.integers(1, 3), st.integers(1, 14), st.integers(-1, 1)),
-        min_size=1,
-        max_size=12,
-    ),
+    st.lists(JOBS, min_size=1, max_size=12),
     st.integers(15, 22),
     st.integers(3, 16),
     st.integers(1, 8),

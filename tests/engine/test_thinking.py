@@ -257,7 +257,7 @@ def limits(draw: st.DrawFn) -> ThinkLimit:
 
 
 @given(limits(), st.lists(st.integers(0, 6), max_size=60), st.integers(1, 60))
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=200, deadline=None)
 def test_whatever_the_model_says(words: ThinkLimit, tokens: list[int], max_tokens: int) -> None:
     rules = thinking.make_rules(words, (EOS,), max_tokens)
     told = tell(words, script(*tokens, then=6), max_tokens)
