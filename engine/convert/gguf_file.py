@@ -86,6 +86,11 @@ def open_gguf(path: Path) -> GgufFile:
     except (ValueError, IndexError, KeyError, TypeError, OverflowError, MemoryError) as error:
         # The reader has no error type of its own: these are what damaged bytes make numpy and enums raise in it.
         raise ModelError(f"{path} is not a GGUF file, is truncated or is damaged: {error}") from error
+    if reader.byte_order != "I":
+        raise ModelError(f"{path} is of the other byte order than this machine")
+    parts = metadata.get("split.count", 1)
+    if parts != 1:
+        raise ModelError(f"{path} is one of {parts} parts of a model; merge them first")
     return GgufFile(path, metadata, tensors)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from pathlib import Path
 
+import gguf
 import numpy as np
 import pytest
 import torch
@@ -62,6 +63,23 @@ def test_a_huge_array_length_is_noticed_at_once(good: bytes, tmp_path: Path) -> 
     at = good.index(b"tokenizer.ggml.token_type") + len(b"tokenizer.ggml.token_type") + 8
     (tmp_path / "m.gguf").write_bytes(good[:at] + (2**62).to_bytes(8, "little") + good[at + 8 :])
     with pytest.raises(ModelError):
+        open_gguf(tmp_path / "m.gguf")
+
+
+def test_a_part_of_a_split_model(tmp_path: Path) -> None:
+    path = write_gguf(tmp_path / "m.gguf", tiny_model("llama", vocab_size=400), extra={"split.count": 3})
+    with pytest.raises(ModelError, match="one of 3 parts"):
+        open_gguf(path)
+
+
+def test_the_other_byte_order(tmp_path: Path) -> None:
+    writer = gguf.GGUFWriter(tmp_path / "m.gguf", "llama", endianess=gguf.GGUFEndian.BIG)
+    writer.add_tensor("token_embd.weight", np.ones((4, 4), dtype=np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    with pytest.raises(ModelError, match="byte order"):
         open_gguf(tmp_path / "m.gguf")
 
 
