@@ -51,7 +51,7 @@ def parse_object(raw: bytes) -> dict[str, Any]:
     if raw.count(b"{") + raw.count(b"[") > DEEPEST:
         _check_depth(value)
     if raw.count(b":") > 1:
-        _Unique().decode(raw.decode())
+        UNIQUE.decode(raw.decode())
     return value
 
 
@@ -68,13 +68,6 @@ def _inside(value: dict[str, Any] | list[Any]) -> Iterable[Any]:
     return value.values() if isinstance(value, dict) else value
 
 
-class _Unique(json.JSONDecoder):
-    """Reads JSON only to find a key that one object holds twice."""
-
-    def __init__(self) -> None:
-        super().__init__(object_pairs_hook=_refuse_twice, parse_int=_nothing, parse_float=_nothing)
-
-
 def _nothing(text: str) -> None:
     return None
 
@@ -85,6 +78,10 @@ def _refuse_twice(pairs: list[tuple[str, Any]]) -> None:
         twice = next(key for key in keys if keys.count(key) > 1)
         shown = twice if len(twice) <= 60 else twice[:57] + "..."
         raise BadRequest(f"The key {shown!r} occurs twice in one JSON object.", param=shown, code="duplicate_key")
+
+
+UNIQUE: Final = json.JSONDecoder(object_pairs_hook=_refuse_twice, parse_int=_nothing, parse_float=_nothing)
+"""Reads JSON only to find a key that one object holds twice. Making one costs more than most bodies do."""
 
 
 class _NotFinite:

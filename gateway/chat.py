@@ -6,7 +6,7 @@ Plain ASGI, because this is where the requests are: no router, no middleware, no
 from __future__ import annotations
 
 import asyncio
-import secrets
+import random
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -44,6 +44,8 @@ class ChatEndpoint:
         """`service` gives what is open, from the first request on."""
         self._open = service
         self._dialect = dialect
+        # Ids must differ, not be secret, and the system's generator costs a system call.
+        self._random = random.Random()
 
     @property
     def _service(self) -> Service:
@@ -51,7 +53,7 @@ class ChatEndpoint:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         service = self._service
-        record = Record(id="req_" + secrets.token_hex(12))
+        record = Record(id=f"req_{self._random.getrandbits(96):024x}")
         reply = Reply(send, id=record.id, stall=service.settings.server.stall)
         service.metrics.began()
         problem: Problem | None = None
@@ -69,6 +71,7 @@ class ChatEndpoint:
             failure, problem = error, describe(error)
             await self._fail(reply, problem, record)
         finally:
+            reply.close()
             record.seconds = reply.seconds
             observe.ended(service.metrics, record, problem, failure)
 
@@ -91,7 +94,7 @@ class ChatEndpoint:
         check_content_type(headers.get(b"content-type"))
         raw = await read_body(receive, headers.get(b"content-length"), service.settings.server.body_limit)
         body = parse_object(raw) if len(raw) <= INLINE_BYTES else await asyncio.to_thread(parse_object, raw)
-        call = self._dialect.parse(body)
+        call = self._dialect.parse(body, tenant)
         record.asked, record.stream, record.choices = call.request.model[:100], call.stream, call.choices
         plan = await self._plan(call, tenant, record)
         grant = await service.ledger.reserve(tenant, plan.ask)
@@ -112,8 +115,7 @@ class ChatEndpoint:
         taken = route.decide(call.request, complexity, service.views(), tenant, service.settings.router)
         record.label, record.score, record.reason = taken.label, taken.score, taken.reason
         record.route = taken.header()
-        request = replace(call.request, salt=tenant.salt or tenant.id, priority=tenant.priority)
-        return await make_plan(call, request, taken, service.tiers.tiers, tenant)
+        return await make_plan(call, taken, service.tiers.tiers, tenant)
 
     async def _answer(
         self, call: Call, plan: Plan, grant: Grant, receive: Receive, reply: Reply, record: Record
@@ -122,7 +124,7 @@ class ChatEndpoint:
         service = self._service
         server = service.settings.server
         relay = Relay(
-            [run_cascade(plan.rungs, one, plan.prompt, grant.limits) for one in _choices(call, plan.request)],
+            [run_cascade(plan.rungs, one, plan.prompt, grant.limits) for one in _choices(call)],
             room=server.stream_buffer * call.choices,
             idle=server.keep_alive if call.stream else None,
         )
@@ -189,7 +191,8 @@ def _note(record: Record, batch: Sequence[tuple[int, Event]], reply: Reply) -> N
             record.first = reply.seconds
 
 
-def _choices(call: Call, request: ChatRequest) -> list[ChatRequest]:
+def _choices(call: Call) -> list[ChatRequest]:
+    request = call.request
     if call.choices == 1:
         return [request]
     sampling = request.sampling

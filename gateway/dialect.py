@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
+from tiergate.budget import Tenant
 from tiergate.tiers import Event, Usage
 
 from .call import Call
@@ -24,8 +25,8 @@ class Writer(Protocol):
 
 
 class Dialect(Protocol):
-    def parse(self, body: Mapping[str, Any]) -> Call:
-        """Raises `BadRequest`."""
+    def parse(self, body: Mapping[str, Any], tenant: Tenant) -> Call:
+        """Raises `BadRequest`. The tenant lends the request its salt and its priority."""
         ...
 
     def writer(self, call: Call, *, id: str, created: int) -> Writer:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import sys
 import time
+from collections.abc import Mapping
 from typing import Any
 
 import orjson
 
 from .config import LogSpec
 
-QUOTED = frozenset(' "=')
+PLAIN = re.compile(r"[\w.,:;/@+>-]*", re.ASCII)
 
 
 class Lines(logging.Formatter):
@@ -32,14 +34,23 @@ class Lines(logging.Formatter):
             if trace:
                 line["trace"] = trace
             return orjson.dumps(line | facts, default=str).decode()
-        told = "".join(f" {key}={_plain(value)}" for key, value in facts.items() if value not in ("", None))
+        told = _pairs(facts) if facts else ""
         return f"{stamp} {record.levelname.lower():7} {record.name}: {message}{told}" + (f"\n{trace}" if trace else "")
 
 
-def _plain(value: Any) -> str:
-    text = str(value).lower() if isinstance(value, bool) else str(value)
-    # A user's words must not be able to begin a line, or to move a terminal's cursor.
-    return text if text.isprintable() and not QUOTED.intersection(text) else json.dumps(text)
+def _pairs(facts: Mapping[str, Any]) -> str:
+    """` key=value` for every value that says something, quoted where it could be mistaken."""
+    parts = []
+    for key, value in facts.items():
+        if value is None or value == "":
+            continue
+        if type(value) is bool:
+            value = "true" if value else "false"
+        elif type(value) is str and not value.isalnum() and not PLAIN.fullmatch(value):
+            # A user's words must not be able to begin a line, or to move a terminal's cursor.
+            value = json.dumps(value)
+        parts.append(f" {key}={value}")
+    return "".join(parts)
 
 
 def set_up_logs(spec: LogSpec) -> None:

@@ -19,5 +19,8 @@ def ended(metrics: Metrics, record: Record, problem: Problem | None, error: Base
     metrics.ended(record)
     level = logging.INFO if problem is None else problem.level
     if log.isEnabledFor(level):
-        trace = error if problem is not None and problem.trace else None
-        log.log(level, "request", extra={"facts": record.facts()}, exc_info=trace)
+        trace = (type(error), error, error.__traceback__) if problem is not None and problem.trace and error else None
+        # By hand, because `log` would walk the stack for a place that is always this one.
+        line = logging.LogRecord(log.name, level, __file__, 0, "request", None, trace)
+        line.facts = record.facts()
+        log.handle(line)

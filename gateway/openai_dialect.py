@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from tiergate.budget import Tenant
+
 from .call import Call
 from .dialect import Writer
 from .errors import Problem, openai_error
@@ -19,8 +21,8 @@ class OpenAIChat:
     def __init__(self, *, most_choices: int) -> None:
         self._most_choices = most_choices
 
-    def parse(self, body: Mapping[str, Any]) -> Call:
-        return parse_chat(body, most_choices=self._most_choices)
+    def parse(self, body: Mapping[str, Any], tenant: Tenant) -> Call:
+        return parse_chat(body, tenant, most_choices=self._most_choices)
 
     def writer(self, call: Call, *, id: str, created: int) -> Writer:
         kind = ChunkWriter if call.stream else WholeWriter

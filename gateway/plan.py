@@ -15,7 +15,6 @@ from .route import Route
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     rungs: tuple[Rung, ...]
-    request: ChatRequest
     prompt: Prompt
     """The request as the first rung will run it."""
     ask: Ask
@@ -25,11 +24,12 @@ class Plan:
         return any(rung.thinking for rung in self.rungs)
 
 
-async def make_plan(call: Call, request: ChatRequest, route: Route, tiers: Mapping[str, Tier], tenant: Tenant) -> Plan:
+async def make_plan(call: Call, route: Route, tiers: Mapping[str, Tier], tenant: Tenant) -> Plan:
     """Prepare the request on the first tier of the ladder that takes it.
 
     Raises what `Tier.prepare` raises; `TierUnavailable` and `ContextTooLong` only when the last tier raises it too.
     """
+    request = call.request
     rungs = tuple(_rung(tiers[name], request, tenant) for name in route.ladder)
     prompt = None
     while prompt is None:
@@ -44,11 +44,12 @@ async def make_plan(call: Call, request: ChatRequest, route: Route, tiers: Mappi
             if not others:
                 raise
             prompt, rungs = None, tuple(others)
-    return Plan(rungs=rungs, request=request, prompt=prompt, ask=_ask(call, request, prompt, rungs))
+    return Plan(rungs=rungs, prompt=prompt, ask=_ask(call, prompt, rungs))
 
 
-def _ask(call: Call, request: ChatRequest, prompt: Prompt, rungs: tuple[Rung, ...]) -> Ask:
+def _ask(call: Call, prompt: Prompt, rungs: tuple[Rung, ...]) -> Ask:
     """The worst case: the deepest tier's cap and thinking, and every tier of the ladder in turn."""
+    request = call.request
     thinker = next((rung.tier for rung in reversed(rungs) if rung.thinking), None)
     return Ask(
         prompt_tokens=prompt.tokens,

@@ -120,6 +120,8 @@ class Relay:
 
 def count(usages: Sequence[Usage]) -> Usage:
     """The tokens of one request: its prompt once, as the choice that worked most on it says, and all output."""
+    if len(usages) == 1:
+        return usages[0]
     worked = max(usages, key=lambda usage: (usage.prompt_tokens, -usage.cached_tokens))
     return Usage(
         prompt_tokens=worked.prompt_tokens,

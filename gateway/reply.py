@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Sequence
 from typing import Final
 
 from starlette.types import Receive, Send
 
-from .errors import BodyTooLarge, ClientGone, SlowReader
+from .errors import BodyTooLarge, ClientGone
 from .sse import HEADERS as SSE_HEADERS
+from .stall import StallWatch
 
 RawHeaders = Sequence[tuple[bytes, bytes]]
 JSON: Final = (b"content-type", b"application/json")
@@ -41,7 +41,7 @@ async def read_body(receive: Receive, declared: bytes | None, limit: int) -> byt
 class Reply:
     """One response: knows whether it has begun, and what goes on every response."""
 
-    __slots__ = ("_began", "_id", "_send", "_stall", "begun")
+    __slots__ = ("_began", "_id", "_send", "_stall", "_watch", "begun")
 
     def __init__(self, send: Send, *, id: str, stall: float) -> None:
         """`stall`: seconds that one write may wait for a client that does not read."""
@@ -49,6 +49,7 @@ class Reply:
         self._id = id.encode()
         self._stall = stall
         self._began = time.perf_counter()
+        self._watch: StallWatch | None = None
         self.begun = False
 
     @property
@@ -62,16 +63,20 @@ class Reply:
         await self._send({"type": "http.response.body", "body": body})
 
     async def stream(self, headers: RawHeaders) -> None:
-        """Begin a stream of server-sent events."""
+        """Begin a stream of server-sent events, and look after it until `close`."""
+        self._watch = StallWatch(self._stall)
         await self._start(200, (*SSE_HEADERS, *headers))
 
     async def part(self, data: bytes, *, last: bool = False) -> None:
         """The next bytes of a stream, none or more events. Raises `SlowReader`."""
-        try:
-            async with asyncio.timeout(self._stall):
-                await self._send({"type": "http.response.body", "body": data, "more_body": not last})
-        except TimeoutError:
-            raise SlowReader from None
+        assert self._watch is not None, "stream() comes first"
+        with self._watch:
+            await self._send({"type": "http.response.body", "body": data, "more_body": not last})
+
+    def close(self) -> None:
+        """The response is over, well or badly."""
+        if self._watch is not None:
+            self._watch.close()
 
     async def _start(self, status: int, headers: RawHeaders) -> None:
         self.begun = True

@@ -16,6 +16,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
+from tiergate.budget import Tenant
 from tiergate.tiers import ChatRequest, Sampling
 
 from . import fields
@@ -58,7 +59,7 @@ KNOWN = frozenset(
 )  # fmt: skip
 
 
-def parse_chat(body: Mapping[str, Any], *, most_choices: int) -> Call:
+def parse_chat(body: Mapping[str, Any], tenant: Tenant, *, most_choices: int) -> Call:
     """A body of POST /v1/chat/completions, already JSON. Unknown fields are ignored unless they look like a budget."""
     model = fields.string(body, "model")
     if not model:
@@ -83,6 +84,8 @@ def parse_chat(body: Mapping[str, Any], *, most_choices: int) -> Call:
         thinking_soft=wish.soft,
         tools=tools,
         tool_choice=_tool_choice(body, has_tools=bool(tools)),
+        salt=tenant.salt or tenant.id,
+        priority=tenant.priority,
     )
     shown = fields.boolean(body, "include_reasoning")
     parallel = fields.boolean(body, "parallel_tool_calls")

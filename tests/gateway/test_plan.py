@@ -36,7 +36,7 @@ def tiers(**changes: object) -> dict[str, FakeTier]:
 
 async def plan(request: ChatRequest = REQUEST, *ladder: str, choices: int = 1, **changes: object) -> Plan:
     route = Route(ladder or ("fast", "deep"), "why", "medium", 0.5)
-    return await make_plan(Call(request=request, choices=choices), request, route, tiers(**changes), Tenant(id="t"))
+    return await make_plan(Call(request=request, choices=choices), route, tiers(**changes), Tenant(id="t"))
 
 
 async def test_the_worst_case_of_the_ladder_is_asked_for() -> None:

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tiergate.budget import Tenant
 from tiergate.gateway.call import choice_seed
 from tiergate.gateway.errors import BadRequest
 from tiergate.gateway.wire_openai import KNOWN, parse_chat
@@ -20,19 +21,23 @@ ENABLED = {"type": "enabled"}
 CALL = {"id": "c1", "type": "function", "function": {"name": "look", "arguments": "{}"}}
 
 
+TENANT = Tenant(id="t", priority=3)
+
+
 def read(**fields: Any) -> ChatRequest:
-    return parse_chat(ask(**fields), most_choices=16).request
+    return parse_chat(ask(**fields), tenant=TENANT, most_choices=16).request
 
 
 def refused(body: dict[str, Any]) -> BadRequest:
     with pytest.raises(BadRequest) as failure:
-        parse_chat(body, most_choices=16)
+        parse_chat(body, tenant=TENANT, most_choices=16)
     return failure.value
 
 
 def test_a_minimal_request() -> None:
-    call = parse_chat(ask("Hi"), most_choices=16)
-    assert call.request == ChatRequest(model="fast", messages=(Message(role="user", content="Hi"),))
+    call = parse_chat(ask("Hi"), tenant=TENANT, most_choices=16)
+    messages = (Message(role="user", content="Hi"),)
+    assert call.request == ChatRequest(model="fast", messages=messages, salt="t", priority=3)
     assert (call.choices, call.stream, call.usage_chunk, call.show_reasoning, call.parallel_calls) == (
         1, False, False, True, True,
     )  # fmt: skip
@@ -77,6 +82,7 @@ def test_every_field() -> None:
             verbosity="low",
             something_new={"deeply": "unknown"},
         ),
+        tenant=TENANT,
         most_choices=16,
     )
     request = call.request
@@ -108,7 +114,9 @@ def test_every_field() -> None:
 
 def test_null_is_absent() -> None:
     optional = KNOWN - {"model", "messages"}
-    assert parse_chat(ask(**dict.fromkeys(optional)), most_choices=16) == parse_chat(ask(), most_choices=16)
+    assert parse_chat(ask(**dict.fromkeys(optional)), tenant=TENANT, most_choices=16) == parse_chat(
+        ask(), tenant=TENANT, most_choices=16
+    )
 
 
 NUMERIC: dict[str, set[Any]] = {
@@ -153,7 +161,7 @@ def test_odd_values_of_numeric_fields(field: str, value: Any) -> None:
     extra = {"logprobs": True} if field == "top_logprobs" else {}
     body = ask(**{field: value}, **extra)
     if type(value) is int and value in NUMERIC[field]:
-        parse_chat(body, most_choices=16)
+        parse_chat(body, tenant=TENANT, most_choices=16)
     else:
         assert refused(body).param == field
 
@@ -376,7 +384,7 @@ VALUES = st.recursive(
 @given(st.dictionaries(st.sampled_from(sorted(KNOWN)) | st.text(max_size=12), VALUES, max_size=8), st.booleans())
 def test_no_body_does_anything_but_parse_or_be_refused(body: dict[str, Any], complete: bool) -> None:
     try:
-        parsed = bool(parse_chat(ask() | body if complete else body, most_choices=16))
+        parsed = bool(parse_chat(ask() | body if complete else body, tenant=TENANT, most_choices=16))
     except BadRequest as error:
         parsed = bool(str(error) and error.code)
     assert parsed
