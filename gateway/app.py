@@ -22,8 +22,9 @@ from tiergate.tiers import Catalog, TierError, open_tiers
 from .chat import ChatEndpoint
 from .config import Settings
 from .cors import Cors
-from .errors import GatewayError, describe, openai_error
+from .errors import GatewayError, HostRefused, describe, openai_error
 from .handlers import Handlers
+from .hosts import Hosts
 from .openai_dialect import OpenAIChat
 from .service import Service, Tiers
 
@@ -45,6 +46,7 @@ class App:
         self._service: Service | None = None
         self._chat = ChatEndpoint(lambda: self.service, OpenAIChat(most_choices=settings.server.max_choices))
         self._cors = Cors(settings.server.cors_origins)
+        self._hosts = Hosts(settings.server.hosts)
         self._starlette = self._routes()
 
     @property
@@ -60,8 +62,12 @@ class App:
             await self._http(scope, receive, send)
 
     async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self.service.keys.open and not self._hosts.allow(host := _header(scope, b"host")):
+            problem = describe(HostRefused(host.decode("latin-1")))
+            await JSONBody(openai_error(problem), problem.status)(scope, receive, _identified(send))
+            return
         if self._settings.server.cors_origins:
-            origin = next((value for name, value in scope["headers"] if name == b"origin"), None)
+            origin = _header(scope, b"origin")
             if scope["method"] == "OPTIONS" and (allowed := self._cors.preflight(origin)) is not None:
                 await send({"type": "http.response.start", "status": 204, "headers": list(allowed)})
                 await send({"type": "http.response.body"})
@@ -70,8 +76,7 @@ class App:
         if scope["path"] == CHAT and scope["method"] == "POST":
             await self._chat(scope, receive, send)
         else:
-            request_id = b"req_" + secrets.token_hex(12).encode()
-            await self._starlette(scope, receive, _adding(send, ((b"x-request-id", request_id),)))
+            await self._starlette(scope, receive, _identified(send))
 
     def _routes(self) -> Starlette:
         handlers = Handlers(lambda: self.service, created=int(time.time()))
@@ -137,7 +142,22 @@ def _refuse(request: Request, error: Exception) -> Response:
     problem = describe(error)
     log.log(problem.level, "%s %s: %s", request.method, request.url.path, problem.code or problem.status)
     headers = {name.decode(): value.decode() for name, value in problem.headers}
-    return Response(openai_error(problem), problem.status, headers, media_type="application/json")
+    return JSONBody(openai_error(problem), problem.status, headers)
+
+
+class JSONBody(Response):
+    """A response of bytes that are JSON already."""
+
+    media_type = "application/json"
+
+
+def _header(scope: Scope, wanted: bytes) -> bytes:
+    """The value of a header, empty without it."""
+    return next((value for name, value in scope["headers"] if name == wanted), b"")
+
+
+def _identified(send: Send) -> Send:
+    return _adding(send, ((b"x-request-id", b"req_" + secrets.token_hex(12).encode()),))
 
 
 def _adding(send: Send, headers: tuple[tuple[bytes, bytes], ...]) -> Send:

@@ -76,6 +76,9 @@ class ChatEndpoint:
             observe.ended(service.metrics, record, problem, failure)
 
     async def _fail(self, reply: Reply, problem: Problem, record: Record) -> None:
+        if reply.ended:
+            # Only our own books can have failed behind the last byte; the log has it.
+            return
         if reply.begun:
             try:
                 await reply.part(self._dialect.error_event(problem), last=True)
@@ -93,8 +96,8 @@ class ChatEndpoint:
         record.tenant = tenant.id
         check_content_type(headers.get(b"content-type"))
         raw = await read_body(receive, headers.get(b"content-length"), service.settings.server.body_limit)
-        body = parse_object(raw) if len(raw) <= INLINE_BYTES else await asyncio.to_thread(parse_object, raw)
-        call = self._dialect.parse(body, tenant)
+        inline = len(raw) <= INLINE_BYTES
+        call = self._read(raw, tenant) if inline else await asyncio.to_thread(self._read, raw, tenant)
         record.asked, record.stream, record.choices = call.request.model[:100], call.stream, call.choices
         plan = await self._plan(call, tenant, record)
         grant = await service.ledger.reserve(tenant, plan.ask)
@@ -108,6 +111,9 @@ class ChatEndpoint:
             raise
         finally:
             await service.ledger.settle(grant, _spent(record.usage, outcome))
+
+    def _read(self, raw: bytes, tenant: Tenant) -> Call:
+        return self._dialect.parse(parse_object(raw), tenant)
 
     async def _plan(self, call: Call, tenant: Tenant, record: Record) -> Plan:
         service = self._service

@@ -35,6 +35,10 @@ class ServerSpec:
     """Address to listen on. Any but a loopback address needs tenants with keys."""
     port: int = 8080
     """Port to listen on; 0 takes a free one."""
+    hosts: tuple[str, ...] = ()
+    """Names by which this machine may be called while there are no keys, besides localhost and bare addresses."""
+    reuse_port: bool = False
+    """Share the port with other processes that set this too; the system spreads connections over them."""
     body_limit: int = 4 << 20
     """Largest request body, bytes."""
     cors_origins: tuple[str, ...] = ()

@@ -20,17 +20,17 @@ class Cors:
     def __init__(self, origins: Sequence[str]) -> None:
         self._origins = frozenset(origin.rstrip("/").encode() for origin in origins)
 
-    def answer(self, origin: bytes | None) -> Headers:
-        """What a response to a page of `origin` carries."""
+    def answer(self, origin: bytes) -> Headers:
+        """What a response to a page of `origin` carries; empty is no page."""
         if not self._origins:
             return ()
-        if origin not in self._origins or origin is None:
+        if origin not in self._origins:
             return (VARY,)
         return (VARY, (b"access-control-allow-origin", origin), (b"access-control-expose-headers", EXPOSED))
 
-    def preflight(self, origin: bytes | None) -> Headers | None:
+    def preflight(self, origin: bytes) -> Headers | None:
         """The headers that let a browser send its request; None for origins that may not."""
-        if origin is None or origin not in self._origins:
+        if origin not in self._origins:
             return None
         return (
             VARY,

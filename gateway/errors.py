@@ -64,6 +64,15 @@ class MissingKey(GatewayError):
         )
 
 
+class HostRefused(GatewayError):
+    """The request names a host that this machine may not be called by while it is open to everybody on it."""
+
+    def __init__(self, host: str) -> None:
+        super().__init__(
+            f"This server may not be called {host[:100]!r} while it asks for no keys; see the setting server.hosts."
+        )
+
+
 class UnknownModel(GatewayError):
     """Nothing here answers to this model name."""
 
@@ -137,6 +146,7 @@ TABLE: dict[type[BaseException], Row] = {
     GatewayError: Row(500, SERVER, None, logging.ERROR, BROKEN, trace=True),
     BadRequest: Row(400, INVALID, "invalid_value"),
     BodyTooLarge: Row(413, INVALID, "request_too_large"),
+    HostRefused: Row(403, INVALID, "host_not_allowed"),
     UnknownModel: Row(404, INVALID, "model_not_found"),
     ModelRefused: Row(403, "permission_error", "model_not_allowed"),
     Draining: Row(503, SERVER, "draining", text="The server is shutting down. Please try again."),

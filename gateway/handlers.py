@@ -13,11 +13,11 @@ import orjson
 from starlette.requests import Request
 from starlette.responses import Response
 
-from tiergate.budget import Tenant
+from tiergate.budget import Tenant, UnknownKey
 
 from . import route
 from .auth import identify
-from .errors import UnknownModel
+from .errors import MissingKey, UnknownModel
 from .service import Service
 
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -53,8 +53,15 @@ class Handlers:
         tiers = {name: tier.health() for name, tier in service.tiers.tiers.items()}
         ready = all(health.ready for health in tiers.values())
         status = "draining" if service.draining else "ready" if ready else "not ready"
+        # Why a tier is away may name files and addresses: for those who belong here only.
+        known = self._knows(request)
         shown = {
-            name: {"ready": one.ready, "reason": one.reason, "running": one.running, "waiting": one.waiting}
+            name: {
+                "ready": one.ready,
+                "reason": one.reason if known else "",
+                "running": one.running,
+                "waiting": one.waiting,
+            }
             for name, one in tiers.items()
         }
         return _json(200 if status == "ready" else 503, {"status": status, "tiers": shown})
@@ -70,6 +77,13 @@ class Handlers:
 
     def _tenant(self, request: Request) -> Tenant:
         return identify(self._service().keys, dict(request.scope["headers"]))
+
+    def _knows(self, request: Request) -> bool:
+        try:
+            self._tenant(request)
+        except (MissingKey, UnknownKey):
+            return False
+        return True
 
     def _names(self, tenant: Tenant) -> list[str]:
         views = self._service().views()

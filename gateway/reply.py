@@ -39,9 +39,9 @@ async def read_body(receive: Receive, declared: bytes | None, limit: int) -> byt
 
 
 class Reply:
-    """One response: knows whether it has begun, and what goes on every response."""
+    """One response: knows whether it has begun and ended, and what goes on every response."""
 
-    __slots__ = ("_began", "_id", "_send", "_stall", "_watch", "begun")
+    __slots__ = ("_began", "_id", "_send", "_stall", "_watch", "begun", "ended")
 
     def __init__(self, send: Send, *, id: str, stall: float) -> None:
         """`stall`: seconds that one write may wait for a client that does not read."""
@@ -51,6 +51,7 @@ class Reply:
         self._began = time.perf_counter()
         self._watch: StallWatch | None = None
         self.begun = False
+        self.ended = False
 
     @property
     def seconds(self) -> float:
@@ -61,6 +62,7 @@ class Reply:
         length = (b"content-length", b"%d" % len(body))
         await self._start(status, (JSON, length, *headers))
         await self._send({"type": "http.response.body", "body": body})
+        self.ended = True
 
     async def stream(self, headers: RawHeaders) -> None:
         """Begin a stream of server-sent events, and look after it until `close`."""
@@ -72,6 +74,7 @@ class Reply:
         assert self._watch is not None, "stream() comes first"
         with self._watch:
             await self._send({"type": "http.response.body", "body": data, "more_body": not last})
+        self.ended = last
 
     def close(self) -> None:
         """The response is over, well or badly."""

@@ -11,10 +11,11 @@ from collections.abc import Coroutine
 from types import FrameType
 
 import uvicorn
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from .app import App
 from .config import ServerSpec
-from .errors import ConfigError
+from .errors import BadRequest, ConfigError, describe, openai_error
 
 POLL = 0.05
 CUT_WAIT = 2.0
@@ -29,13 +30,24 @@ def listen(spec: ServerSpec) -> socket.socket:
     """A socket bound and listening where the settings say. Raises `ConfigError`."""
     family = socket.AF_INET6 if ":" in spec.host else socket.AF_INET
     try:
-        bound = socket.create_server((spec.host, spec.port), family=family, backlog=2048)
+        bound = socket.create_server((spec.host, spec.port), family=family, backlog=2048, reuse_port=spec.reuse_port)
     except OSError as error:
         raise ConfigError(f"cannot listen on {spec.host} port {spec.port}: {error.strerror or error}") from None
     if hasattr(socket, "TCP_USER_TIMEOUT"):
         # Connections inherit it. One whose client never reads would otherwise stay, with its buffer, even when closed.
         bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNREAD_MS)
     return bound
+
+
+class Protocol(HttpToolsProtocol):
+    """uvicorn's, except that what is not HTTP is answered like every other mistake."""
+
+    def send_400_response(self, msg: str) -> None:
+        problem = describe(BadRequest("The request is not valid HTTP/1.1.", code="invalid_http"))
+        body = openai_error(problem)
+        head = b"HTTP/1.1 400 Bad Request\r\ncontent-type: application/json\r\ncontent-length: %d\r\n"
+        self.transport.write(head % len(body) + b"connection: close\r\n\r\n" + body)
+        self.transport.close()
 
 
 class Server(uvicorn.Server):
@@ -46,7 +58,7 @@ class Server(uvicorn.Server):
             uvicorn.Config(
                 app,
                 loop="uvloop",
-                http="httptools",
+                http=Protocol,
                 ws="none",
                 lifespan="on",
                 log_config=None,

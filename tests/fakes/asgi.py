@@ -84,7 +84,7 @@ async def connected(
 def post(body: object, path: str = "/v1/chat/completions") -> bytes:
     """The bytes of a request with a JSON body."""
     raw = orjson.dumps(body)
-    head = b"POST %b HTTP/1.1\r\nHost: test\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
+    head = b"POST %b HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
     return head % (path.encode(), len(raw)) + raw
 
 

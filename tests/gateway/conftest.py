@@ -46,7 +46,7 @@ class House:
         transport = httpx.ASGITransport(self.app)
         async with (
             opened(self.app),
-            httpx.AsyncClient(transport=transport, base_url="http://test", **options) as client,
+            httpx.AsyncClient(transport=transport, base_url="http://localhost", **options) as client,
         ):
             yield client
 

@@ -323,6 +323,32 @@ async def test_ready_only_when_every_tier_is(house: Build) -> None:
     assert health.status_code == 200
 
 
+async def test_why_a_tier_is_away_is_not_for_strangers(house: Build) -> None:
+    home = house(FakeTier("fast", ready=False, reason="no /etc/secret"), tenants={"a": TenantSpec(keys=("k",))})
+    async with home.client() as client:
+        stranger = await client.get("/ready")
+        friend = await client.get("/ready", headers={"x-api-key": "k"})
+    assert stranger.status_code == friend.status_code == 503
+    assert "secret" not in stranger.text
+    assert friend.json()["tiers"]["fast"]["reason"] == "no /etc/secret"
+
+
+async def test_books_that_fail_behind_the_last_byte_do_not_spoil_the_answer(
+    house: Build, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = house()
+
+    async def broken(*_: Any) -> bool:
+        raise RuntimeError("books")
+
+    monkeypatch.setattr(home.ledger, "settle", broken)
+    async with home.client() as client:
+        whole = await client.post(CHAT, json=ask())
+        stream = await client.post(CHAT, json=ask(stream=True))
+    assert whole.status_code == 200
+    assert stream.text.endswith("data: [DONE]\n\n")
+
+
 async def test_metrics(house: Build) -> None:
     lane = LaneStats(
         running=1, waiting=2, free=3, cached=4, active=5, blocks=12, steps=7, prompt_tokens=8, generated_tokens=9,

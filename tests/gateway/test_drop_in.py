@@ -26,7 +26,7 @@ async def official(house: House, key: str = "none") -> AsyncIterator[openai.Asyn
     async with (
         opened(house.app),
         httpx2.AsyncClient(transport=transport) as http,
-        openai.AsyncOpenAI(base_url="http://test/v1", api_key=key, http_client=http, max_retries=0) as client,
+        openai.AsyncOpenAI(base_url="http://localhost/v1", api_key=key, http_client=http, max_retries=0) as client,
     ):
         yield client
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import socket
+from dataclasses import replace
 
 import httpx
 import pytest
@@ -25,6 +26,12 @@ def test_listening() -> None:
         assert bound.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == UNREAD_MS
         with pytest.raises(ConfigError, match="Address already in use"):
             listen(ServerSpec(port=bound.getsockname()[1]))
+
+
+def test_several_processes_can_share_a_port() -> None:
+    spec = ServerSpec(port=0, reuse_port=True)
+    with listen(spec) as first, listen(replace(spec, port=first.getsockname()[1])) as second:
+        assert first.getsockname() == second.getsockname()
 
 
 def test_listening_on_a_name_that_is_none() -> None:
