@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import sys
 import tomllib
 from pathlib import Path
 
@@ -32,6 +33,16 @@ def test_every_package_is_listed() -> None:
 def test_every_package_has_a_face_of_its_own() -> None:
     missing = [package for package in packages() if not (ROOT / package.replace(".", "/") / "__init__.py").is_file()]
     assert not missing
+
+
+def test_rooms_import_only_what_is_declared() -> None:
+    """Of packages from elsewhere: what a room imports is a dependency of its own, and not by the grace of another's."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    declared = {re.split(r"[\[<>=]", line)[0] for line in project["dependencies"]}
+    known = {"pyzmq": "zmq", **{name: name for name in declared if name != "pyzmq"}}
+    assert declared == known.keys()
+    imported = {module.split(".")[0] for source in sources() for _, module in source.imports()}
+    assert imported - sys.stdlib_module_names - {"tiergate"} <= set(known.values())
 
 
 def test_pyright_checks_every_room() -> None:
