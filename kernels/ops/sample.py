@@ -9,6 +9,7 @@ with an inverse transform they would move every border between 49 thousand token
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,12 +21,13 @@ from ..dispatch import op
 
 Floats = npt.NDArray[np.float32]
 Ints = npt.NDArray[np.int64]
+Hashes = npt.NDArray[np.uint32]
 
 NUMERIC = -1
 """In place of a token: the row has a NaN or +inf, or no token left with a logit above -inf."""
 
 _GREEDY_BELOW = 1e-5
-_HEAVIEST = (1e-2, 1e-4, 1e-7, 0.0)
+_THRESHOLDS = (1e-2, 1e-4, 1e-7, 0.0)
 _SPAN = 256
 _EARLY = 1 << 24
 """Hashes below this, one in 256, get their time of arrival from float64."""
@@ -73,8 +75,7 @@ def sample(logits: torch.Tensor, rows: SampleRows | None) -> list[int]:
     if rows is None:
         return np.where(usable, best, NUMERIC).tolist()  # type: ignore[no-any-return]
     starts = rows.edit_starts.tolist()
-    scratch = np.empty(table.shape[1], np.float32)
-    every = np.arange(table.shape[1], dtype=np.uint32)
+    every = np.arange(table.shape[1])
     chosen = []
     for r in range(len(table)):
         if not usable[r]:
@@ -91,13 +92,13 @@ def sample(logits: torch.Tensor, rows: SampleRows | None) -> list[int]:
                 continue
         temperature = rows.temperature[r]
         if temperature >= _GREEDY_BELOW:
-            scaled = np.subtract(row, peak, out=scratch)
-            scaled /= temperature
-            ids, weights = _survivors(scaled, int(rows.top_k[r]), float(rows.top_p[r]), float(rows.min_p[r]))
-            times = arrivals(rows.seeds[r], rows.positions[r], every if ids is None else ids)
-            with np.errstate(divide="ignore", over="ignore"):  # a weight of (almost) 0 never arrives
-                first = int(np.divide(times, weights, out=times).argmin())
-            token = first if ids is None else int(ids[first])
+            k, p, floor = int(rows.top_k[r]), float(rows.top_p[r]), float(rows.min_p[r])
+            key = _key(rows.seeds[r], rows.positions[r])
+            if 0 < k < len(row) or p < 1 or floor > 0:
+                ids, weights = _survivors(row, peak, temperature, k, p, floor)
+            else:
+                ids, weights = every, _weights(row, peak, temperature)
+            token = _race(key, ids, weights)
         chosen.append(token)
     return chosen
 
@@ -118,7 +119,14 @@ def arrivals(seed: int, position: int, ids: npt.NDArray[np.integer[Any]]) -> Flo
     0x9E3779B97F4A7C15). A 32-bit finaliser (Wellons, "Prospecting for hash functions", 2018) over each id and the
     halves of the key gives h, and the number is -log(1 - v) of v = (h + 1/2) / 2^32.
     """
-    key = _mix(_mix(seed & _MASK) + (position + 1) * 0x9E3779B97F4A7C15 & _MASK)
+    return _times(_hashes(_key(seed, position), ids))
+
+
+def _key(seed: int, position: int) -> int:
+    return _mix(_mix(seed & _MASK) + (position + 1) * 0x9E3779B97F4A7C15 & _MASK)
+
+
+def _hashes(key: int, ids: npt.NDArray[np.integer[Any]]) -> Hashes:
     h = ids.astype(np.uint32)
     h *= np.uint32(0x9E3779B9)
     h ^= np.uint32(key & 0xFFFFFFFF)
@@ -128,6 +136,10 @@ def arrivals(seed: int, position: int, ids: npt.NDArray[np.integer[Any]]) -> Flo
     h += np.uint32(key >> 32)
     h *= np.uint32(0x846CA68B)
     h ^= h >> np.uint32(16)
+    return h
+
+
+def _times(h: Hashes) -> Floats:
     early = np.flatnonzero(h < _EARLY)
     times = h.astype(np.float32)
     times += np.float32(0.5)
@@ -139,6 +151,14 @@ def arrivals(seed: int, position: int, ids: npt.NDArray[np.integer[Any]]) -> Flo
     np.negative(times, out=times)
     times[early] = -np.log1p((h[early].astype(np.float64) + 0.5) * -(2.0**-32))
     return times
+
+
+def _race(key: int, ids: Ints, weights: Floats) -> int:
+    """The token that arrives first."""
+    times = _times(_hashes(key, ids))
+    with np.errstate(divide="ignore", over="ignore"):  # a weight of (almost) 0 never arrives
+        times /= weights
+    return int(ids[times.argmin()])
 
 
 def _mix(x: int) -> int:
@@ -157,30 +177,42 @@ def _edited(row: Floats, ids: Ints, scales: Floats, adds: Floats, bans: tuple[in
     return row
 
 
-def _survivors(scaled: Floats, k: int, p: float, floor: float) -> tuple[Ints | None, Floats]:
-    """Ids that the cuts leave, None for all, and their weights; `scaled`, of which the largest is 0, is overwritten.
+def _weights(logits: Floats, peak: np.float32, temperature: np.float32) -> Floats:
+    """float32, 1 for the largest logit."""
+    weights: Floats = logits - peak
+    weights /= temperature
+    np.exp(weights, out=weights)
+    return weights
 
-    Survivors are always the first n in order of falling logits.
-    """
-    cut = 0 < k < len(scaled)
-    if not cut and p >= 1 and floor <= 0:
-        return None, np.exp(scaled, out=scaled)
-    if cut:
-        order = _largest(scaled, k)
-        weights = np.exp(scaled[order])
+
+def _level(peak: np.float32, temperature: np.float32, weight: float) -> float:
+    """A logit that nothing of at least this weight lies below, rounding included."""
+    return float(peak) + float(temperature) * (math.log(weight) - 1e-4) - 1e-4 * abs(float(peak))
+
+
+def _survivors(
+    row: Floats, peak: np.float32, temperature: np.float32, k: int, p: float, floor: float
+) -> tuple[Ints, Floats]:
+    """Ids that at least one cut leaves, and their weights."""
+    if 0 < k < len(row):
+        ids = _largest(row, k)
+        weights = _weights(row[ids], peak, temperature)
         total = float(weights.sum(dtype=np.float64))
-    else:
-        every = np.exp(scaled, out=scaled)
+    elif p < 1:
+        every = _weights(row, peak, temperature)
         total = float(_span_sums(every).sum())
-        order = _heaviest(every, p * total, floor)
-        weights = every[order]
-    count = len(order)
-    if p < 1:
-        count = min(count, int(np.searchsorted(np.cumsum(weights, dtype=np.float64), p * total)) + 1)
+        ids = _heaviest(every, p * total)
+        weights = every[ids]
+    else:
+        ids, total = np.flatnonzero(row >= _level(peak, temperature, floor)), 0.0
+        weights = _weights(row[ids], peak, temperature)
+    if p < 1:  # heaviest first here
+        count = int(np.searchsorted(np.cumsum(weights, dtype=np.float64), p * total)) + 1
+        ids, weights = ids[:count], weights[:count]
     if floor > 0:
-        count = min(count, int(np.count_nonzero(weights >= floor)))
-    count = max(count, 1)
-    return order[:count], weights[:count]
+        enough = weights >= floor
+        ids, weights = ids[enough], weights[enough]
+    return ids, weights
 
 
 def _span_sums(weights: Floats) -> npt.NDArray[np.float64]:
@@ -198,15 +230,15 @@ def _largest(values: Floats, k: int) -> Ints:
     return _ordered(values, np.flatnonzero(values >= least))[:k]
 
 
-def _heaviest(weights: Floats, mass: float, floor: float) -> Ints:
-    """Ids, heaviest first, that hold at least `mass` of the weight, or all that weigh at least `floor` if that is less.
+def _heaviest(weights: Floats, mass: float) -> Ints:
+    """Ids, heaviest first, that hold at least `mass` of the weight.
 
     Only those are sorted: they are found by lowering a threshold until enough is above it.
     """
     ids: Ints = np.empty(0, np.int64)
-    for threshold in _HEAVIEST:
-        ids = np.flatnonzero(weights >= max(threshold, floor))
-        if threshold <= floor or weights[ids].sum(dtype=np.float64) >= mass:
+    for threshold in _THRESHOLDS:
+        ids = np.flatnonzero(weights >= threshold)
+        if weights[ids].sum(dtype=np.float64) >= mass:
             break
     return _ordered(weights, ids)
 
