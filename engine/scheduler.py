@@ -174,24 +174,32 @@ class Scheduler:
             )
             for sequence in running
         )
-        hits: dict[int, Hit] = {}
-        candidates = []
-        for sequence in waiting[: self._open_places()]:
-            hit = self.pool.find(sequence.chain, sequence.ids, len(sequence.ids) - 1)
-            hits[sequence.order] = hit
-            cached = len(hit.blocks) * size
-            candidates.append(Waiting(sequence.order, sequence.priority, len(sequence.ids), cached, hit.idle))
-        view = SchedulerView(rows, tuple(candidates), available, self.pool.blocks, size, self._budget, len(self.tables))
+        candidates, hits = self._candidates()
+        view = SchedulerView(rows, candidates, available, self.pool.blocks, size, self._budget, len(self.tables))
         return schedule(view), hits
 
-    def _open_places(self) -> int:
-        """How many waiting sequences could start at all."""
-        if not self._waiting:
-            return 0
-        places = len(self._free_rows)
-        if self._running and self._waiting[0].priority > self._running[-1].priority:
-            places += 1
-        return min(places, LOOKAHEAD)
+    def _candidates(self) -> tuple[tuple[Waiting, ...], dict[int, Hit]]:
+        """Those at the head of the queue that may start now, and what the cache has of each.
+
+        Nobody overtakes in the queue, so it is cut behind the first one that certainly finds no room. Under load that
+        is the first of all, and the look-ups of the others are saved.
+        """
+        candidates: list[Waiting] = []
+        hits: dict[int, Hit] = {}
+        size, room = self.pool.block_size, self.pool.available
+        lowest = self._running[-1].priority if self._running else None
+        for sequence in self._waiting[:LOOKAHEAD]:
+            outranks = lowest is not None and sequence.priority > lowest
+            if not outranks and (len(candidates) >= len(self._free_rows) or room <= 0):
+                break
+            hit = self.pool.find(sequence.chain, sequence.ids, len(sequence.ids) - 1)
+            hits[sequence.order] = hit
+            cached = len(hit.blocks)
+            candidates.append(Waiting(sequence.order, sequence.priority, len(sequence.ids), cached * size, hit.idle))
+            room -= -(-len(sequence.ids) // size) - cached + hit.idle
+            if room < 0 and not outranks:
+                break
+        return tuple(candidates), hits
 
     def _enter(self, sequence: Sequence, hit: Hit) -> None:
         self.pool.take(hit)
