@@ -130,7 +130,7 @@ class ChatEndpoint:
         service = self._service
         server = service.settings.server
         relay = Relay(
-            [run_cascade(plan.rungs, one, plan.prompt, grant.limits) for one in _choices(call)],
+            [run_cascade(plan.rungs, one, plan.prompt, grant.limits) for one in _choices(call, plan.request)],
             room=server.stream_buffer * call.choices,
             idle=server.keep_alive if call.stream else None,
         )
@@ -197,8 +197,7 @@ def _note(record: Record, batch: Sequence[tuple[int, Event]], reply: Reply) -> N
             record.first = reply.seconds
 
 
-def _choices(call: Call) -> list[ChatRequest]:
-    request = call.request
+def _choices(call: Call, request: ChatRequest) -> list[ChatRequest]:
     if call.choices == 1:
         return [request]
     sampling = request.sampling

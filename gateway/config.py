@@ -86,10 +86,11 @@ class LogSpec:
 
 
 def embedded_tiers() -> dict[str, TierSpec]:
-    """The pair that needs no download from a hub."""
+    """The pair that needs no download from a hub, with the sampling that its makers advise."""
+    thinking = ThinkingSpec(enabled=True)
     return {
-        "fast": TierSpec(model="smollm2-135m"),
-        "deep": TierSpec(model="smollm2-135m-moe", thinking=ThinkingSpec(enabled=True)),
+        "fast": TierSpec(model="smollm2-135m", temperature=0.2, top_p=0.9),
+        "deep": TierSpec(model="smollm2-135m-moe", temperature=0.2, top_p=0.9, thinking=thinking),
     }
 
 
@@ -214,6 +215,15 @@ def _check(settings: Settings) -> None:
         if name not in settings.tiers:
             raise ConfigError(f"router.ladder: {name!r} is none of the tiers {', '.join(settings.tiers)}")
     _check_names(settings.tiers)
+    _check_sampling(settings.tiers)
+
+
+def _check_sampling(tiers: Mapping[str, TierSpec]) -> None:
+    for tier, spec in tiers.items():
+        if not 0 <= spec.temperature <= 2:
+            raise ConfigError(f"tiers.{tier}.temperature must be 0 to 2, not {spec.temperature}")
+        if not 0 < spec.top_p <= 1:
+            raise ConfigError(f"tiers.{tier}.top_p must be more than 0 and at most 1, not {spec.top_p}")
 
 
 def _check_names(tiers: Mapping[str, TierSpec]) -> None:

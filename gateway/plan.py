@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tiergate.budget import Ask, Tenant
-from tiergate.tiers import BadField, ChatRequest, ContextTooLong, Prompt, Rung, Tier, TierUnavailable
+from tiergate.tiers import BadField, ChatRequest, ContextTooLong, Prompt, Rung, Tier, TierSpec, TierUnavailable
 
 from .call import Call
 from .route import Route
@@ -15,6 +15,8 @@ from .route import Route
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     rungs: tuple[Rung, ...]
+    request: ChatRequest
+    """The call's request, with what the client left open filled in for the first rung."""
     prompt: Prompt
     """The request as the first rung will run it."""
     ask: Ask
@@ -44,7 +46,17 @@ async def make_plan(call: Call, route: Route, tiers: Mapping[str, Tier], tenant:
             if not others:
                 raise
             prompt, rungs = None, tuple(others)
-    return Plan(rungs=rungs, prompt=prompt, ask=_ask(call, prompt, rungs))
+    request = _filled(call, rungs[0].tier.spec)
+    return Plan(rungs=rungs, request=request, prompt=prompt, ask=_ask(call, prompt, rungs))
+
+
+def _filled(call: Call, spec: TierSpec) -> ChatRequest:
+    request, sampling = call.request, call.request.sampling
+    temperature = spec.temperature if "temperature" in call.unsaid else sampling.temperature
+    top_p = spec.top_p if "top_p" in call.unsaid else sampling.top_p
+    if (temperature, top_p) == (sampling.temperature, sampling.top_p):
+        return request
+    return replace(request, sampling=replace(sampling, temperature=temperature, top_p=top_p))
 
 
 def _ask(call: Call, prompt: Prompt, rungs: tuple[Rung, ...]) -> Ask:

@@ -40,6 +40,8 @@ SAMPLING_FIELDS = (
     "temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty",
     "logit_bias", "seed", "min_tokens", "ignore_eos", "stop_token_ids", "logprobs", "top_logprobs",
 )  # fmt: skip
+LEFT_TO_TIERS = ("temperature", "top_p")
+"""Sampling that the tier decides on when the client says nothing."""
 WITHOUT_EFFECT = (
     "store", "metadata", "user", "safety_identifier", "service_tier", "prompt_cache_key", "prompt_cache_retention",
     "verbosity", "prediction",
@@ -94,6 +96,7 @@ def parse_chat(body: Mapping[str, Any], tenant: Tenant, *, most_choices: int) ->
         choices=fields.integer(body, "n", low=1, high=most_choices) or 1,
         stream=stream,
         usage_chunk=_usage_chunk(body, stream),
+        unsaid=frozenset([name for name in LEFT_TO_TIERS if body.get(name) is None]),
         show_reasoning=shown is not False,
         parallel_calls=parallel is not False,
     )

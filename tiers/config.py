@@ -62,6 +62,10 @@ class TierSpec:
     """Share of the machine against other tiers on the same engine."""
     max_tokens: int = 1024
     """The cap on generated tokens when the client names none."""
+    temperature: float = 1.0
+    """Sampling temperature when the client names none; 0 is greedy."""
+    top_p: float = 1.0
+    """Nucleus mass when the client names none."""
     thinking: ThinkingSpec = field(default_factory=ThinkingSpec)
 
 

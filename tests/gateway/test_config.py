@@ -140,6 +140,8 @@ def test_a_tier_can_be_taken_away_by_the_environment() -> None:
         ("[router]\nladder = ['slow']\n", ("'slow'", "fast, deep")),
         ("[router]\nclimb_from = 0.9\n", ("router.climb_from",)),
         ("[tiers]\nfast = false\ndeep = false\n", ("at least one tier",)),
+        ("[tiers.fast]\ntemperature = 3\n", ("tiers.fast.temperature", "0 to 2")),
+        ("[tiers.fast]\ntop_p = nan\n", ("tiers.fast.top_p", "at most 1")),
         ("[tiers.fast]\naliases = ['deep']\n", ("'deep'", "tier 'fast'")),
         ("[tiers.fast]\naliases = ['auto']\n", ("'auto'", "the router")),
         ("[tiers.'a b']\nmodel = 'x'\n", ("tiers.a b", "letters")),

@@ -72,6 +72,19 @@ async def test_a_mistake_in_the_request_is_no_reason_to_climb() -> None:
         await plan(replace(REQUEST, sampling=replace(REQUEST.sampling, logit_bias={999: 1.0})))
 
 
+@pytest.mark.parametrize(
+    ("unsaid", "temperature", "top_p"),
+    [((), 1.0, 1.0), (("temperature",), 0.2, 1.0), (("temperature", "top_p"), 0.2, 0.9)],
+)
+async def test_the_tier_fills_in_what_the_client_leaves_open(
+    unsaid: tuple[str, ...], temperature: float, top_p: float
+) -> None:
+    tier = FakeTier("fast", spec=TierSpec(model="x", temperature=0.2, top_p=0.9))
+    call = Call(request=REQUEST, unsaid=frozenset(unsaid))
+    made = await make_plan(call, Route(("fast",), "why", "simple", 0.2), {"fast": tier}, Tenant(id="t"))
+    assert (made.request.sampling.temperature, made.request.sampling.top_p) == (temperature, top_p)
+
+
 def test_efforts_are_the_tier_s_own() -> None:
     deep = FakeTier("deep", spec=replace(THINKER, thinking=ThinkingSpec(efforts={"low": 7})), thinks=True)
     assert wanted(replace(REQUEST, effort="low"), deep) == 7

@@ -112,6 +112,15 @@ def test_every_field() -> None:
     )  # fmt: skip
 
 
+def test_what_is_left_to_the_tier() -> None:
+    def unsaid(**fields: Any) -> frozenset[str]:
+        return parse_chat(ask(**fields), tenant=TENANT, most_choices=16).unsaid
+
+    assert unsaid() == unsaid(temperature=None) == {"temperature", "top_p"}
+    assert unsaid(temperature=1) == {"top_p"}
+    assert unsaid(temperature=1, top_p=1) == frozenset()
+
+
 def test_null_is_absent() -> None:
     optional = KNOWN - {"model", "messages"}
     assert parse_chat(ask(**dict.fromkeys(optional)), tenant=TENANT, most_choices=16) == parse_chat(
