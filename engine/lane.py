@@ -183,17 +183,13 @@ class Lane:
         if not step.work:
             return
         choices, broken = self._choose(step.work)
-        for work, why in broken:
-            outcomes.append(self._fail(work.sequence, "internal", f"the model failed on this sequence: {why}"))
-        if broken:
-            lost = {id(work) for work, _ in broken}
-            self._scheduler.advance(tuple(work for work in step.work if id(work) not in lost))
-        else:
-            self._scheduler.advance(step.work)
+        for work in broken:
+            outcomes.append(self._fail(work.sequence, "internal", "the model failed on this sequence"))
+        self._scheduler.advance(tuple(work for work in step.work if work not in broken) if broken else step.work)
         for sequence, choice in choices:
             self._accept(sequence, choice, outcomes)
 
-    def _choose(self, work: Rows[Work]) -> tuple[list[tuple[Sequence, Choice]], list[tuple[Work, Exception]]]:
+    def _choose(self, work: Rows[Work]) -> tuple[list[tuple[Sequence, Choice]], list[Work]]:
         """Run the model and choose tokens. What cannot run together is run one by one, to find whose fault it is.
 
         Running again is safe: keys and values are written to the same slots, and no sequence has changed.
@@ -203,10 +199,10 @@ class Lane:
         except Exception as why:
             if len(work) == 1:
                 log.exception("lane %s: the model failed on a sequence", self.config.name)
-                return [], [(work[0], why)]
+                return [], [work[0]]
             log.warning("lane %s: a step failed (%s), trying its sequences one by one", self.config.name, why)
         choices: list[tuple[Sequence, Choice]] = []
-        broken: list[tuple[Work, Exception]] = []
+        broken: list[Work] = []
         for item in work:
             some, failed = self._choose((item,))
             choices += some

@@ -25,7 +25,7 @@ class Choice:
 
 
 def choose(logits: torch.Tensor, sequences: Rows[Sequence]) -> list[Choice]:
-    """logits float32 [R, vocab], a row a sequence, in order. Leaves sequences and logits as they are.
+    """logits float32 [R, vocab], a row a sequence, in order. Takes no token yet: asked again, it says the same.
 
     Forced tokens are assigned when all sampling is done, so that no parameter can touch them.
     """
