@@ -68,7 +68,7 @@ class Handlers:
 
     async def metrics(self, request: Request) -> Response:
         service = self._service()
-        body = service.metrics.render(await service.tiers.stats())
+        body = service.metrics.render(await service.lanes.latest())
         return Response(body, headers={"content-type": METRICS_TYPE})
 
     async def page(self, request: Request) -> Response:

@@ -1,6 +1,6 @@
 """Carries the events of one answer's choices from the tiers to the one who writes them.
 
-Each choice has a task that follows its cascade; the writer takes whatever has gathered meanwhile in one go, so a burst
+Each choice has a task that follows its answer; the writer takes whatever has gathered meanwhile in one go, so a burst
 costs one wake-up and one write, not one each. The store between them is bounded: a client that does not read loses its
 own stream and nobody else's.
 """
@@ -8,38 +8,29 @@ own stream and nobody else's.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
-from typing import Protocol
+import logging
+from collections.abc import Sequence
 
-from tiergate.tiers import Event, Finish, GenerationFailed, Usage
+from tiergate.tiers import Answer, Event, Finish, GenerationFailed, Usage
 
 from .errors import SlowReader
 
-
-class Cascade(Protocol):
-    """What `run_cascade` returns: an iterator of events with the tokens used so far, right even after an early end."""
-
-    @property
-    def usage(self) -> Usage: ...
-
-    def __aiter__(self) -> AsyncIterator[Event]: ...
-
-    async def aclose(self) -> None: ...
+log = logging.getLogger(__name__)
 
 
 class Relay:
-    """Owns the cascades of one request from their first event to their close."""
+    """Owns the answers of one request from their first event to their close."""
 
-    def __init__(self, cascades: Sequence[Cascade], *, room: int, idle: float | None) -> None:
+    def __init__(self, answers: Sequence[Answer], *, room: int, idle: float | None) -> None:
         """`room`: most events kept for the writer. `idle`: seconds after which `take` comes back with nothing."""
-        self._cascades = cascades
+        self._answers = answers
         self._room = room
         self._idle = idle
         self._queue: list[tuple[int, Event]] = []
         self._failure: BaseException | None = None
-        self._running = set(range(len(cascades)))
+        self._running = set(range(len(answers)))
         self._waiter: asyncio.Future[None] | None = None
-        self._tasks = [asyncio.create_task(self._follow(index, one)) for index, one in enumerate(cascades)]
+        self._tasks = [asyncio.create_task(self._follow(index, one)) for index, one in enumerate(answers)]
 
     async def take(self) -> list[tuple[int, Event]] | None:
         """Everything that has gathered, after waiting for something; None once all choices have finished.
@@ -66,7 +57,7 @@ class Relay:
         """Stop whatever still runs, wait until it has stopped, and count it all; safe to call again."""
         for index in self._running:
             self._tasks[index].cancel()
-        # Those already closing their cascade are left to it: a second interruption would cut that short.
+        # Those already closing their answer are left to it: a second interruption would cut that short.
         self._running.clear()
         await asyncio.wait(self._tasks)
         return self.usage
@@ -74,12 +65,12 @@ class Relay:
     @property
     def usage(self) -> Usage:
         """Tokens so far, all choices together."""
-        return count([cascade.usage for cascade in self._cascades])
+        return count([answer.usage for answer in self._answers])
 
-    async def _follow(self, index: int, cascade: Cascade) -> None:
+    async def _follow(self, index: int, answer: Answer) -> None:
         finished = False
         try:
-            async for event in cascade:
+            async for event in answer:
                 if len(self._queue) >= self._room:
                     # A writer that is merely waiting for its turn gets it here.
                     await asyncio.sleep(0)
@@ -96,7 +87,14 @@ class Relay:
                 self._fail(GenerationFailed("the stream ended before its answer was complete"))
             self._running.discard(index)
             self._wake()
-            await cascade.aclose()
+            await self._leave(answer)
+
+    async def _leave(self, answer: Answer) -> None:
+        try:
+            await answer.aclose()
+        except Exception:
+            # The client has its answer or its error by now; this one is for us.
+            log.exception("an answer could not be closed")
 
     def _fail(self, reason: BaseException) -> None:
         if self._failure is None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Protocol
 
 from tiergate.budget import Keyring, Ledger
 from tiergate.tiers import Tier
 
 from .config import Settings
 from .errors import ShuttingDown
+from .lanes import Lanes, Stats
 from .metrics import Metrics
 from .relay import Relay
 from .route import View, view
@@ -22,7 +23,7 @@ class Tiers(Protocol):
     @property
     def tiers(self) -> Mapping[str, Tier]: ...
 
-    async def stats(self) -> Mapping[str, Any]:
+    async def stats(self) -> Stats:
         """Engine statistics by lane."""
         ...
 
@@ -35,11 +36,15 @@ class Service:
     tiers: Tiers
     ledger: Ledger
     keys: Keyring
+    lanes: Lanes = field(init=False)
     metrics: Metrics = field(default_factory=Metrics)
     draining: bool = False
     """Nothing new is taken; what runs may finish."""
     running: set[Relay] = field(default_factory=set)
     """Answers being generated, each put in and taken out by the task that serves it."""
+
+    def __post_init__(self) -> None:
+        self.lanes = Lanes(self.tiers.stats)
 
     def views(self) -> list[View]:
         """The tiers as the router sees them now: those of the ladder first, in its order, then the others."""

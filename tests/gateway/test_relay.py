@@ -154,6 +154,17 @@ async def test_closing_waits_for_a_close_that_has_begun_and_does_not_interrupt_i
     assert stream.closes == 1
 
 
+async def test_an_answer_that_cannot_be_closed_is_our_own_trouble(caplog: pytest.LogCaptureFixture) -> None:
+    class Stuck(Stream):
+        async def aclose(self) -> None:
+            raise GenerationFailed("cannot close")
+
+    one = relay(Stuck(Text("a"), END))
+    assert await drain(one) == [(0, Text("a")), (0, END)]
+    assert (await one.close()).completion_tokens == 2
+    assert "an answer could not be closed" in caplog.text
+
+
 USAGES = st.builds(
     Usage,
     prompt_tokens=st.integers(0, 9),
