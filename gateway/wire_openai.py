@@ -75,11 +75,14 @@ def parse_chat(body: Mapping[str, Any], tenant: Tenant, *, most_choices: int) ->
     wish = read_thinking(body)
     tools = read_tools(body)
     _refuse_formats(body)
+    cap, sampling = _cap(body), _sampling(body)
+    if cap is not None and sampling.min_tokens > cap:
+        raise BadRequest(f"'min_tokens' is {sampling.min_tokens}, but at most {cap} tokens are allowed.", "min_tokens")
     request = ChatRequest(
         model=model,
         messages=read_messages(body),
-        sampling=_sampling(body),
-        max_tokens=_cap(body),
+        sampling=sampling,
+        max_tokens=cap,
         stop=_stop(body),
         effort=wish.effort,
         thinking=wish.tokens,

@@ -9,8 +9,8 @@ from tiergate.tiers.catalog import Catalog, default_root
 
 
 def embedded_catalog() -> Catalog:
-    """A catalog that holds the embedded pair: in the folder `TIERGATE_CACHE` names, else in the usual one."""
-    named = os.environ.get("TIERGATE_CACHE")
+    """A catalog that holds the embedded pair: in the folder `TIERGATE_MODELS__CACHE` names, else in the usual one."""
+    named = os.environ.get("TIERGATE_MODELS__CACHE")
     catalog = Catalog(Path(named).expanduser() if named else default_root())
     if not catalog.has_embedded():
         catalog.pull_embedded()

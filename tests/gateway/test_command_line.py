@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,10 @@ from tiergate.gateway.settings_tree import leaves
 
 @pytest.fixture(autouse=True)
 def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a folder, and an environment, that set nothing."""
     monkeypatch.chdir(tmp_path)
+    for name in [name for name in os.environ if name.startswith("TIERGATE_")]:
+        monkeypatch.delenv(name)
 
 
 def test_help_lists_the_commands(capsys: pytest.CaptureFixture[str]) -> None:

@@ -220,6 +220,7 @@ def test_odd_values_of_nested_numbers(value: Any) -> None:
         ({"temperature": 2.1}, "temperature", "decimal_above_max_value"),
         ({"top_p": 1.01}, "top_p", "decimal_above_max_value"),
         ({"presence_penalty": -2.1}, "presence_penalty", "decimal_below_min_value"),
+        ({"min_tokens": 6, "max_tokens": 5}, "min_tokens", "invalid_value"),
         ({"stop": ""}, "stop", "invalid_value"),
         ({"stop": ["a", ""]}, "stop[1]", "invalid_value"),
         ({"stop": ["a", 5]}, "stop[1]", "invalid_type"),
