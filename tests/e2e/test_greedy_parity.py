@@ -53,6 +53,7 @@ def prompts(folder: Path) -> list[list[int]]:
 def reference(folder: Path, prompts: list[list[int]], dtype: torch.dtype) -> list[Reference]:
     from transformers import AutoModelForCausalLM
 
+    torch.set_num_threads(1)  # two that spin against a neighbour are many times slower than one
     model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype).eval()
     found = []
     for prompt in prompts:
