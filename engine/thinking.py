@@ -126,17 +126,17 @@ def settle(rules: ThinkRules, state: ThinkState) -> ThinkState:
                 return state
             if state.late < rules.call_grace and any(_begun(m, state.tail) for m in rules.limit.implicit_closers):
                 return state
-    return _close(rules, state, handoff=True)
+    return _close(rules, state)
 
 
 def intercept(rules: ThinkRules, state: ThinkState, token: int) -> ThinkState:
     """The state in which `token`, just sampled, is to be accepted.
 
-    A model that ends its turn while thinking gets its block closed instead, so that an answer always follows: the queue
-    is then not empty, and its first token takes the place of `token`.
+    A model that ends its turn while thinking gets its block closed instead, by way of the hand-off, so that an answer
+    always follows: the queue is then not empty, and its first token takes the place of `token`.
     """
     if state.phase == "think" and not state.queue and token in rules.eos:
-        return _close(rules, state, handoff=False)
+        return _close(rules, state)
     return state
 
 
@@ -212,7 +212,7 @@ def _cost(limit: ThinkLimit) -> int:
     return len(limit.handoff) + max(map(len, limit.closers)) + len(limit.after)
 
 
-def _close(rules: ThinkRules, state: ThinkState, *, handoff: bool) -> ThinkState:
+def _close(rules: ThinkRules, state: ThinkState) -> ThinkState:
     """Queue what closes the block. The hand-off is said only after a thought, and never at the answer's expense."""
     limit = rules.limit
     left = rules.max_tokens - state.generated
@@ -223,7 +223,7 @@ def _close(rules: ThinkRules, state: ThinkState, *, handoff: bool) -> ThinkState
         if length > begun:
             begun, closer = length, marker
     words: Marker = ()
-    if handoff and not begun and state.used and left - _cost(limit) >= limit.answer_reserve:
+    if not begun and state.used and left - _cost(limit) >= limit.answer_reserve:
         words = limit.handoff
     after = limit.after if left > len(closer) - begun + len(limit.after) else ()
     return replace(

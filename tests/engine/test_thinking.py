@@ -125,8 +125,8 @@ def test_the_answer_does_not_end_before_it_begins() -> None:
 
 def test_a_turn_that_would_end_in_a_thought_is_answered() -> None:
     told = tell(limit(open=True, handoff=(HAND,), after=(BLANK,)), script(WORD, EOS, WORD, WORD))
-    assert told.ids == [WORD, CLOSE, BLANK, WORD, EOS]
-    assert told.forced == [False, True, True, False, False]
+    assert told.ids == [WORD, HAND, CLOSE, BLANK, WORD, EOS]
+    assert told.forced == [False, True, True, True, False, False]
 
 
 def test_a_tool_call_ends_a_thought_and_is_not_cut() -> None:
@@ -289,7 +289,11 @@ def test_whatever_the_model_says(words: ThinkLimit, tokens: list[int], max_token
 @settings(max_examples=200, deadline=None)
 def test_a_limit_out_of_reach_changes_nothing(words: ThinkLimit, tokens: list[int]) -> None:
     free = ThinkLimit(
-        closers=words.closers, openers=words.openers, implicit_closers=words.implicit_closers, open=words.open
+        closers=words.closers,
+        openers=words.openers,
+        implicit_closers=words.implicit_closers,
+        open=words.open,
+        handoff=(10, 11),
     )
     bound = ThinkLimit(
         closers=words.closers,

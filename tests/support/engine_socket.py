@@ -15,6 +15,10 @@ encode = msgspec.msgpack.Encoder().encode
 decode = msgspec.msgpack.Decoder(list[Reply]).decode
 
 
+HEARTBEAT = 3.0
+"""Seconds."""
+
+
 @dataclass
 class Outcome:
     """Everything an engine said of one sequence; times in seconds since the batch was sent."""
@@ -37,14 +41,21 @@ class EngineSocket:
         self.socket.linger = 0
         self.socket.connect(address)
         self.patience = patience
+        self.spoke = 0.0
 
     def send(self, *commands: Command) -> None:
+        self.spoke = time.monotonic()
         self.socket.send(encode(list(commands)))
 
     def receive(self) -> Iterable[Reply]:
-        if not self.socket.poll(int(self.patience * 1000)):
-            raise TimeoutError(f"the engine said nothing for {self.patience:.0f} s")
-        return decode(self.socket.recv())
+        """The next frame. Says `Hello` every few seconds, because a silent client's work is aborted."""
+        deadline = time.monotonic() + self.patience
+        while time.monotonic() < deadline:
+            if time.monotonic() - self.spoke > HEARTBEAT:
+                self.send(Hello())
+            if self.socket.poll(int(HEARTBEAT * 1000)):
+                return decode(self.socket.recv())
+        raise TimeoutError(f"the engine said nothing for {self.patience:.0f} s")
 
     def wait_ready(self) -> Ready:
         self.send(Hello())
