@@ -128,14 +128,20 @@ class EngineClient:
         launch: Callable[[], Process] | None = None,
         delay: float = 0.2,
         heartbeat: float = 4.0,
+        unanswered: int = 15,
         queue_limit: int = 4096,
     ) -> None:
-        """Joins `address`, or starts its own engine by `launch`. `delay` and `heartbeat` in seconds."""
+        """Joins `address`, or starts its own engine by `launch`. `delay` and `heartbeat` in seconds.
+
+        An engine that lets `unanswered` heartbeats go by in silence is taken to hang, and lost; a long step is no hang.
+        """
         assert bool(address) != bool(launch)
         self._address = address
         self._launch = launch
         self._delay = delay
         self._heartbeat = heartbeat
+        self._most_unanswered = unanswered
+        self._unanswered = 0
         self._queue_limit = queue_limit
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._ids = itertools.count(1)
@@ -237,6 +243,7 @@ class EngineClient:
                 except asyncio.CancelledError:
                     process = await starting  # a thread cannot be cancelled, and its process must not be forgotten
                     raise
+            self._unanswered = 0
             lost = self._lost = asyncio.get_running_loop().create_future()
             address = process.address if process is not None else self._address
             link = self._link = Link(self._context, address, self._read, self._lose)
@@ -250,8 +257,11 @@ class EngineClient:
                         self._drop_requests("the gateway stood still for too long")
                     if process is not None and not process.alive():
                         self._lose(f"the engine process ended with status {process.returncode}")
+                    elif self._unanswered >= self._most_unanswered:
+                        self._lose("the engine does not answer any more")
                     elif self._ready.is_set():
-                        link.send((messages.Hello(),))
+                        self._unanswered += 1
+                        link.send((messages.Hello(), messages.Inspect()))
             reason = lost.result()
         except (EngineError, OSError) as error:
             reason = f"the engine did not start: {error}"
@@ -287,6 +297,7 @@ class EngineClient:
             self._end(self._link, reason)
 
     def _read(self, replies: list[messages.Reply]) -> None:
+        self._unanswered = 0
         for reply in replies:
             if isinstance(reply, AnswerPart):
                 self._hand_over(reply)

@@ -70,6 +70,8 @@ class FakeEngine:
     known: set[bytes] = field(default_factory=set)
     """Clients that were told that it is ready."""
     alive: bool = True
+    frozen: bool = False
+    """While set it neither reads nor writes, and keeps its connections."""
     _running: dict[tuple[bytes, str], _Running] = field(default_factory=dict)
     _folder: tempfile.TemporaryDirectory[str] | None = None
     _thread: threading.Thread | None = None
@@ -114,6 +116,9 @@ class FakeEngine:
         try:
             while self.alive:
                 now = time.monotonic()
+                if self.frozen:
+                    time.sleep(0.005)
+                    continue
                 wait = min(max(due - now, 0.0), 0.02) if self._running else 0.02
                 if router.poll(int(wait * 1000)) and now >= ready_at:
                     self._drain(router)

@@ -266,6 +266,21 @@ async def test_a_process_that_stood_still_gives_its_requests_up() -> None:
             await until(lambda: engine.aborted == [channel.id])
 
 
+async def test_an_engine_that_hangs_is_lost() -> None:
+    with FakeEngine(LANES, scripted) as engine:
+        async with client(address=engine.address, heartbeat=0.05, unanswered=4, delay=0.01) as made:
+            assert await made.wait_ready(5)
+            channel = generate(made, 99)
+            await channel.take()
+            engine.frozen = True
+            with pytest.raises(EngineDead, match="does not answer"):
+                await everything(channel)
+            assert not made.ready
+            engine.frozen = False
+            assert await made.wait_ready(5)
+            assert len(await everything(generate(made, 1))) == 2
+
+
 async def test_frames_that_are_no_messages_cost_the_connection_only() -> None:
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     router = context.socket(zmq.ROUTER)
