@@ -43,13 +43,8 @@ class Route:
         return f'tier={">".join(self.ladder)}; class={self.label}; score={self.score:.3f}; reason="{self.reason}"'
 
 
-def view(tier: Tier, *, on_ladder: bool) -> View:
-    return View(
-        name=tier.name,
-        names=frozenset((tier.name, *tier.spec.aliases, tier.model)),
-        ready=tier.health().ready,
-        on_ladder=on_ladder,
-    )
+def names_of(tier: Tier) -> frozenset[str]:
+    return frozenset((tier.name, *tier.spec.aliases, tier.model))
 
 
 def allowed(tenant: Tenant, name: str, names: frozenset[str]) -> bool:

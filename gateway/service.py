@@ -14,7 +14,7 @@ from .errors import ShuttingDown
 from .lanes import Lanes, Stats
 from .metrics import Metrics
 from .relay import Relay
-from .route import View, view
+from .route import View, names_of
 
 
 class Tiers(Protocol):
@@ -43,14 +43,18 @@ class Service:
     running: set[Relay] = field(default_factory=set)
     """Answers being generated, each put in and taken out by the task that serves it."""
 
+    _order: tuple[tuple[Tier, frozenset[str], bool], ...] = field(init=False)
+    """Each tier with its names and whether it is on the ladder, in the router's order; all that never changes."""
+
     def __post_init__(self) -> None:
         self.lanes = Lanes(self.tiers.stats)
+        ladder, tiers = self.settings.ladder, self.tiers.tiers
+        order = (*ladder, *(name for name in tiers if name not in ladder))
+        self._order = tuple((tiers[name], names_of(tiers[name]), name in ladder) for name in order)
 
     def views(self) -> list[View]:
         """The tiers as the router sees them now: those of the ladder first, in its order, then the others."""
-        ladder = self.settings.ladder
-        rest = (name for name in self.tiers.tiers if name not in ladder)
-        return [view(self.tiers.tiers[name], on_ladder=name in ladder) for name in (*ladder, *rest)]
+        return [View(tier.name, names, tier.health().ready, on_ladder) for tier, names, on_ladder in self._order]
 
     def cut(self) -> None:
         """End what still runs: each stream gets an error event."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import logging
 
 from tiergate.budget import Keyring
@@ -51,8 +52,19 @@ def run(args: argparse.Namespace) -> int:
         host, port = bound.getsockname()[:2]
         log.info("listening on http://%s:%d; GET /ready says when the models are loaded", host, port)
         server = Server(create_app(settings), settings.server)
+        spare_the_collector()
         server.run(sockets=[bound])
     return 0 if server.started else 1
+
+
+def spare_the_collector() -> None:
+    """Leave what is loaded by now alone, and look for cycles less often: requests make next to none.
+
+    Takes about a tenth off the cost of a request. This process's own business, so not the app's or the server's.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 50)
 
 
 def refuse_public(settings: Settings) -> None:
