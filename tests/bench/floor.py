@@ -1,7 +1,7 @@
 """Benchmark worker: the least that a gateway on uvicorn can do, to compare ours with on the same machine.
 
 A bare ASGI app that parses the body and sends constants: no key, no tenant, no routing, no engine, no text, no books.
-Arguments: port, text of an answer, events a stream, seconds between events.
+Arguments: port, text of an answer, seconds a token. An answer takes as long as its `max_tokens`.
 """
 
 from __future__ import annotations
@@ -18,12 +18,11 @@ SSE = [(b"content-type", b"text/event-stream")]
 
 
 class Floor:
-    def __init__(self, text: str, events: int, pause: float) -> None:
+    def __init__(self, text: str, pause: float) -> None:
         answer = {"object": "chat.completion", "choices": [{"message": {"role": "assistant", "content": text}}]}
         chunk = {"object": "chat.completion.chunk", "choices": [{"index": 0, "delta": {"content": " word"}}]}
         self.whole = orjson.dumps(answer)
         self.chunk = b"data: " + orjson.dumps(chunk) + b"\n\n"
-        self.events = events
         self.pause = pause
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
@@ -33,13 +32,20 @@ class Floor:
             await send({"type": "lifespan.shutdown.complete"})
         elif scope["method"] == "GET":
             await self._whole(send, b"{}")
-        elif orjson.loads((await receive())["body"]).get("stream"):
+        else:
+            await self._answer(orjson.loads((await receive())["body"]), send)
+
+    async def _answer(self, request: dict[str, Any], send: Any) -> None:
+        tokens = request["max_tokens"]
+        if request["stream"]:
             await send({"type": "http.response.start", "status": 200, "headers": SSE})
-            for _ in range(self.events - 1):
+            for _ in range(tokens + 2):
                 await send({"type": "http.response.body", "body": self.chunk, "more_body": True})
                 await asyncio.sleep(self.pause)
             await send({"type": "http.response.body", "body": b"data: [DONE]\n\n"})
         else:
+            if self.pause:
+                await asyncio.sleep(self.pause * tokens)
             await self._whole(send, self.whole)
 
     async def _whole(self, send: Any, body: bytes) -> None:
@@ -49,8 +55,8 @@ class Floor:
 
 
 def main() -> None:
-    port, text, events, pause = sys.argv[1:]
-    app = Floor(text, int(events), float(pause))
+    port, text, pause = sys.argv[1:]
+    app = Floor(text, float(pause))
     uvicorn.run(app, port=int(port), loop="uvloop", http="httptools", log_config=None, access_log=False)
 
 

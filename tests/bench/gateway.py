@@ -17,7 +17,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,17 +30,35 @@ from rich.table import Table
 from support.server import Server, free_port
 
 HERE = Path(__file__).resolve().parent
-TOKENS = 100
-"""Of an answer, each its own event when it is streamed."""
 PAUSE = 0.005
-"""Seconds between the tokens of a stream."""
+"""Seconds of an engine step, which gives every open request one token, all in one frame, as the real engine does."""
 PROMPT = "Tell me, in a few plain sentences, how a lighthouse keeper spends the hours between dusk and dawn. " * 2
+SHORT, LONG, STREAM = 60, 260, 100
+"""Tokens of answers: one of about 360 bytes, one to learn from what a further token costs, one to be streamed."""
 
-TITLES = {
-    "request": f"Gateway, requests of {TOKENS} tokens answered whole, as fast as they go",
-    "paced": f"Gateway, requests of {TOKENS} tokens answered whole, 50 a second",
-    "event": f"Gateway, streams of {TOKENS} tokens, {1e3 * PAUSE:.0f} ms between tokens: an event each",
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """One way to load a contender."""
+
+    title: str
+    tokens: int
+    connections: int
+    streamed: bool = False
+    at_once: bool = False
+    """The engine says everything in its first step, and requests come 50 a second."""
+
+
+OPEN, STREAMS = 256, 32
+"""Requests open at a time. A core that is busy with whole answers has hundreds: each takes its time in the engine."""
+WORKS = {
+    "request": Work(f"answers of {SHORT} tokens, whole, {OPEN} open at a time, a token a step: a request", SHORT, OPEN),
+    "long": Work(f"answers of {LONG} tokens, whole, {OPEN} open at a time, a token a step: a request", LONG, OPEN),
+    "alone": Work(f"answers of {SHORT} tokens, whole, one at a time, a token a step: a request", SHORT, 1),
+    "event": Work(f"streams of {STREAM} tokens, {STREAMS} open at a time, a token a step: an event", STREAM, STREAMS, True),
+    "paced": Work(f"answers of {SHORT} tokens, whole, in one step, 50 a second: a request", SHORT, 8, at_once=True),
 }
+TOKEN = f"what each further token of a whole answer costs: ({LONG} - {SHORT} tokens, {OPEN} open)"
 SETTINGS = """
 data = "{folder}/data"
 [models]
@@ -55,14 +73,19 @@ day_tokens = 1_000_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Sizes of one benchmark."""
+    """Sizes of one benchmark: rounds, and how many requests each work is made of."""
 
     rounds: int = 3
-    requests: int = 4000
+    requests: int = 2048
+    long: int = 512
+    alone: int = 10
     streams: int = 128
-    connections: int = 32
-    paced: int = 300
-    """Requests of the latency run, 50 a second."""
+    paced: int = 100
+
+    def count(self, what: str) -> int:
+        return {
+            "request": self.requests, "long": self.long, "alone": self.alone, "event": self.streams, "paced": self.paced
+        }[what]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +95,7 @@ class Measured:
     contender: str
     what: str
     cpu: float
-    """Microseconds of CPU a request, or an event when they were streamed."""
+    """Microseconds of CPU a request, or an event when they were streamed, or a token."""
     rate: float
     """Requests or events a second of wall clock, as it happened."""
     p50_ms: float
@@ -82,24 +105,31 @@ class Measured:
 
 def bench(cache: Path, folder: Path, plan: Plan, console: Console) -> list[dict[str, Any]]:
     """`cache` holds the embedded models and `folder` is the one of the fast model. Returns one record a run."""
-    measured = []
+    measured: list[Measured] = []
     for _ in range(plan.rounds):
         for contender in (tiergate, floor):
-            for streamed in (False, True):
-                with contender(cache, folder, streamed) as (port, pid):
-                    measured += asyncio.run(_run(contender.__name__, streamed, port, psutil.Process(pid), plan))
-    for what, title in TITLES.items():
-        console.print(_table(title, [one for one in measured if one.what == what]))
+            for at_once in (False, True):
+                with contender(cache, folder, at_once) as (port, pid):
+                    measured += asyncio.run(_run(contender.__name__, at_once, port, psutil.Process(pid), plan))
+            runs = {one.what: one for one in measured if one.contender == contender.__name__}
+            measured.append(_token(runs["request"], runs["long"]))
+    for what, title in {**{what: work.title for what, work in WORKS.items()}, "token": TOKEN}.items():
+        console.print(_table(f"Gateway, {title}", [one for one in measured if one.what == what]))
     return [asdict(one) for one in measured]
 
 
+def _token(short: Measured, long: Measured) -> Measured:
+    """The slope between two lengths of answers of one round."""
+    return replace(long, what="token", cpu=(long.cpu - short.cpu) / (LONG - SHORT), rate=long.rate * LONG)
+
+
 @contextmanager
-def tiergate(cache: Path, folder: Path, streamed: bool) -> Iterator[tuple[int, int]]:
+def tiergate(cache: Path, folder: Path, at_once: bool) -> Iterator[tuple[int, int]]:
     """A real `tiergate serve` joined to a scripted engine: its port and process id."""
     with ExitStack() as stack:
         home = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tiergate-bench-")))
         address = f"ipc://{home / 'engine'}"
-        steps = ("1", str(PAUSE)) if streamed else (str(TOKENS), "0")
+        steps = (str(SHORT), "0") if at_once else ("1", str(PAUSE))
         script = [str(HERE / "scripted_engine.py"), address, str(folder / "tokenizer.json"), *steps]
         stack.enter_context(_process(script))
         settings = SETTINGS.format(folder=home, cache=cache, address=address)
@@ -108,11 +138,11 @@ def tiergate(cache: Path, folder: Path, streamed: bool) -> Iterator[tuple[int, i
 
 
 @contextmanager
-def floor(cache: Path, folder: Path, streamed: bool) -> Iterator[tuple[int, int]]:
-    """The floor: its port and process id."""
+def floor(cache: Path, folder: Path, at_once: bool) -> Iterator[tuple[int, int]]:
+    """The floor, which waits as long as the engine takes: its port and process id."""
     port = free_port()
-    text = "word " * 72
-    with _process([str(HERE / "floor.py"), str(port), text, str(TOKENS + 3), str(PAUSE)]) as process:
+    pause = 0.0 if at_once else PAUSE
+    with _process([str(HERE / "floor.py"), str(port), "word " * 72, str(pause)]) as process:
         deadline = time.monotonic() + 30
         while True:
             try:
@@ -135,36 +165,38 @@ def _process(command: list[str]) -> Iterator[subprocess.Popen[bytes]]:
         process.wait(timeout=30)
 
 
-async def _run(contender: str, streamed: bool, port: int, process: psutil.Process, plan: Plan) -> list[Measured]:
+async def _run(contender: str, at_once: bool, port: int, process: psutil.Process, plan: Plan) -> list[Measured]:
+    await load(port, _request(WORKS["paced"]), connections=8, count=100)  # warm up
+    return [
+        await _measure(contender, what, port, process, plan.count(what))
+        for what, work in WORKS.items()
+        if work.at_once == at_once
+    ]
+
+
+def _request(work: Work) -> bytes:
     body: dict[str, Any] = {
-        "model": "fast", "messages": [{"role": "user", "content": PROMPT}], "max_tokens": TOKENS, "stream": streamed,
-    }  # fmt: skip
-    request = post("/v1/chat/completions", json.dumps(body).encode())
-    await load(port, request, connections=4, count=4 if streamed else 100)  # warm up
-    if streamed:
-        return [await _measure(contender, "event", port, request, process, plan.streams, plan.streams // 4)]
-    busy = await _measure(contender, "request", port, request, process, plan.requests, plan.connections)
-    paced = await _measure(contender, "paced", port, request, process, plan.paced, 8, interval=0.02)
-    return [busy, paced]
+        "model": "fast",
+        "messages": [{"role": "user", "content": PROMPT}],
+        "max_tokens": work.tokens,
+        "stream": work.streamed,
+    }
+    return post("/v1/chat/completions", json.dumps(body).encode())
 
 
-async def _measure(
-    contender: str,
-    what: str,
-    port: int,
-    request: bytes,
-    process: psutil.Process,
-    count: int,
-    connections: int,
-    interval: float = 0.0,
-) -> Measured:
+async def _measure(contender: str, what: str, port: int, process: psutil.Process, count: int) -> Measured:
+    work, request = WORKS[what], _request(WORKS[what])
+    # Requests begin and end at different times, as those of strangers do, not all in the same step.
+    spread = 0.0 if work.at_once else work.tokens * PAUSE
     before, began = _cpu(process), time.perf_counter()
-    answers = await load(port, request, connections=connections, count=count, interval=interval)
+    answers = await load(
+        port, request, connections=work.connections, count=count, interval=0.02 if work.at_once else 0.0, spread=spread
+    )
     seconds = time.perf_counter() - began
     # What was put off, the books above all, belongs to the bill.
     await asyncio.sleep(0.1)
     cpu = _cpu(process) - before
-    units = _units(what, answers)
+    units = _units(work, answers)
     return Measured(
         contender,
         what,
@@ -175,23 +207,25 @@ async def _measure(
     )
 
 
-def _units(what: str, answers: list[Answer]) -> int:
+def _units(work: Work, answers: list[Answer]) -> int:
     """Requests, or the events of all streams, which must all be as long as the first."""
-    if what != "event":
+    if not work.streamed:
         return len(answers)
-    if {one.events for one in answers} != {answers[0].events} or answers[0].events < TOKENS:
+    if {one.events for one in answers} != {answers[0].events} or answers[0].events < work.tokens:
         raise RuntimeError(f"streams of unequal length: {sorted({one.events for one in answers})}")
     return sum(one.events for one in answers)
 
 
 def _cpu(process: psutil.Process) -> float:
-    """Seconds of CPU that the process has used. It has no children: its engine is another's."""
-    times = process.cpu_times()
-    return float(times.user + times.system)
+    """Seconds of CPU that the process has used, all threads. It has no children: its engine is another's.
+
+    From the clock that the system keeps of it (clock_getcpuclockid(3) computes this id), not from ticks of 10 ms.
+    """
+    return time.clock_gettime((~process.pid << 3) | 2)
 
 
 def _table(title: str, measured: list[Measured]) -> Table:
-    table = Table(title=title, caption="medians of the rounds, ranges in brackets; each = a request or an event")
+    table = Table(title=title, caption="medians of the rounds, ranges in brackets; each = what the title ends with")
     for column in ("", "CPU µs each", "a second and core", "a second, seen", "request p50, ms", "memory, MB"):
         table.add_column(column, justify="left" if not column else "right")
     for contender in dict.fromkeys(one.contender for one in measured):

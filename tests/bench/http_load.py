@@ -81,17 +81,20 @@ def post(path: str, body: bytes) -> bytes:
     return head.encode() + body
 
 
-async def load(port: int, request: bytes, *, connections: int, count: int, interval: float = 0.0) -> list[Answer]:
+async def load(
+    port: int, request: bytes, *, connections: int, count: int, interval: float = 0.0, spread: float = 0.0
+) -> list[Answer]:
     """Send `count` requests over `connections`, each as soon as the one before it on its connection is answered.
 
-    With an `interval`, in seconds, a request starts at most that often, all connections together. Raises
-    `RuntimeError` for an answer other than 200.
+    With an `interval`, in seconds, a request starts at most that often, all connections together. `spread` is the time
+    over which the first requests of the connections are spread. Raises `RuntimeError` for an answer other than 200.
     """
     loop = asyncio.get_running_loop()
     todo = iter(range(count))
     began = loop.time()
 
-    async def work() -> list[Answer]:
+    async def work(place: int) -> list[Answer]:
+        await asyncio.sleep(spread * place / connections)
         _, connection = await loop.create_connection(Connection, "127.0.0.1", port)
         answers = []
         try:
@@ -105,7 +108,7 @@ async def load(port: int, request: bytes, *, connections: int, count: int, inter
             await connection.close()
         return answers
 
-    tasks = [asyncio.create_task(work()) for _ in range(connections)]
+    tasks = [asyncio.create_task(work(place)) for place in range(connections)]
     try:
         return [one for answers in await asyncio.gather(*tasks) for one in answers]
     finally:
