@@ -55,7 +55,7 @@ WORKS = {
     "request": Work(f"answers of {SHORT} tokens, whole, {OPEN} open at a time, a token a step: a request", SHORT, OPEN),
     "long": Work(f"answers of {LONG} tokens, whole, {OPEN} open at a time, a token a step: a request", LONG, OPEN),
     "alone": Work(f"answers of {SHORT} tokens, whole, one at a time, a token a step: a request", SHORT, 1),
-    "event": Work(f"streams of {STREAM} tokens, {STREAMS} open at a time, a token a step: an event", STREAM, STREAMS, True),
+    "event": Work(f"streams of {STREAM} tokens, {STREAMS} open, a token a step: an event", STREAM, STREAMS, True),
     "paced": Work(f"answers of {SHORT} tokens, whole, in one step, 50 a second: a request", SHORT, 8, at_once=True),
 }
 TOKEN = f"what each further token of a whole answer costs: ({LONG} - {SHORT} tokens, {OPEN} open)"

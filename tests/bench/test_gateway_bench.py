@@ -66,4 +66,5 @@ def test_a_small_benchmark_runs() -> None:
     assert [(one["contender"], one["what"]) for one in records] == [
         (contender, what) for contender in ("tiergate", "floor") for what in (*gateway.WORKS, "token")
     ]
-    assert all(one["rate"] > 0 and (one["cpu"] > 0 or one["what"] == "token") and one["memory_mb"] > 1 for one in records)
+    assert all(one["rate"] > 0 and one["memory_mb"] > 1 for one in records)
+    assert all(one["cpu"] > 0 for one in records if one["what"] != "token")
