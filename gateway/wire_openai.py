@@ -91,6 +91,7 @@ def parse_chat(body: Mapping[str, Any], tenant: Tenant, *, most_choices: int) ->
         tool_choice=_tool_choice(body, has_tools=bool(tools)),
         salt=tenant.salt or tenant.id,
         priority=tenant.priority,
+        whole=not stream,
     )
     shown = fields.boolean(body, "include_reasoning")
     parallel = fields.boolean(body, "parallel_tool_calls")

@@ -102,6 +102,8 @@ class _Cascade:
         """Begin on a rung. One that can be overruled tells its log-probabilities, for the decision."""
         request = self._request
         self._committed = not self._rungs
+        if request.whole and not self._committed:
+            request = replace(request, whole=False)
         self._private = not self._committed and request.sampling.logprobs is None
         if self._private:
             request = replace(request, sampling=replace(request.sampling, logprobs=0))

@@ -43,7 +43,7 @@ class Process(Protocol):
 class Channel:
     """The replies to one request, in order. Holds at most `limit` of them: a reader that is slower is cut off."""
 
-    __slots__ = ("_limit", "_loop", "_lost", "_replies", "_waiter", "id")
+    __slots__ = ("_complete", "_least", "_limit", "_loop", "_lost", "_replies", "_waiter", "id")
 
     def __init__(self, id: str, limit: int) -> None:
         self.id = id
@@ -51,29 +51,35 @@ class Channel:
         self._loop = asyncio.get_running_loop()
         self._replies: deque[AnswerPart] = deque()
         self._waiter: asyncio.Future[None] | None = None
+        self._least = 1
+        self._complete = False
         self._lost: str | None = None
 
-    async def take(self) -> list[AnswerPart]:
-        """All replies since the last call, at least one. Raises `EngineDead` when none can come any more."""
-        if not self._replies:
-            if self._lost is not None:
-                raise EngineDead(self._lost)
+    async def take(self, least: int = 1) -> list[AnswerPart]:
+        """All replies since the last call: `least` or more, fewer only with the last word or when no more can come.
+
+        Raises `EngineDead` when none can come any more.
+        """
+        self._least = min(least, self._limit)
+        if not self._ready():
             self._waiter = self._loop.create_future()
             try:
                 await self._waiter
             finally:
                 self._waiter = None
-            if not self._replies:
-                raise EngineDead(self._lost or "the engine is gone")
+        if not self._replies:
+            raise EngineDead(self._lost or "the engine is gone")
         replies = list(self._replies)
         self._replies.clear()
         return replies
 
     def put(self, reply: AnswerPart) -> bool:
         """Hand over a reply; false where the reader is too slow. The last word is always taken."""
-        if len(self._replies) >= self._limit and isinstance(reply, messages.Tokens):
+        last = type(reply) is not messages.Tokens
+        if len(self._replies) >= self._limit and not last:
             return False
         self._replies.append(reply)
+        self._complete = last
         self._wake()
         return True
 
@@ -81,8 +87,11 @@ class Channel:
         self._lost = reason
         self._wake()
 
+    def _ready(self) -> bool:
+        return len(self._replies) >= self._least or self._complete or self._lost is not None
+
     def _wake(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
+        if self._waiter is not None and self._ready() and not self._waiter.done():
             self._waiter.set_result(None)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
+from collections.abc import Sequence
 from typing import Literal, Self
 
 from tiergate.engine import EngineDead, messages
@@ -33,14 +34,19 @@ class Generation:
         start: Start,
         load: Load,
         context: int,
+        gather: int = 1,
     ) -> None:
-        """`context`: most tokens of prompt and answer that the lane can hold."""
+        """`context`: most tokens of prompt and answer that the lane can hold.
+
+        `gather`: replies of the engine to be read together behind the first one, for an answer that nobody watches.
+        """
         self._client = client
         self._command = command
         self._assembler = assembler
         self._start = start
         self._load = load
         self._context = context
+        self._gather = gather
         self._channel: Channel | None = None
         self._events: deque[Event] = deque()
         self._phase: Phase = "new"
@@ -108,7 +114,7 @@ class Generation:
         """Wait for the next replies and make their events."""
         try:
             if self._stopping_until is None:
-                replies = await channel.take()
+                replies = await channel.take(self._gather if self._phase == "running" else 1)
             else:
                 async with asyncio.timeout_at(self._stopping_until):
                     replies = await channel.take()
@@ -121,7 +127,7 @@ class Generation:
             else:
                 self._fail(self._lost(str(error)), sound=None)
             return
-        for reply in replies:
+        for reply in replies if len(replies) == 1 or self._gather == 1 else joined(replies):
             self._read(reply)
 
     def _read(self, reply: AnswerPart) -> None:
@@ -198,3 +204,16 @@ class Generation:
                 return TierUnavailable(self._start.tier, f"{self._start.tier} cannot answer now: {reply.message}")
             case "numeric" | "internal":
                 return GenerationFailed(f"{self._start.tier} broke off its answer: {reply.message}")
+
+
+def joined(replies: Sequence[AnswerPart]) -> list[AnswerPart]:
+    """Replies to one request with all their tokens in one."""
+    tokens = [reply for reply in replies if isinstance(reply, messages.Tokens)]
+    rest: list[AnswerPart] = [reply for reply in replies if not isinstance(reply, messages.Tokens)]
+    if not tokens:
+        return rest
+    ids = [id for reply in tokens for id in reply.ids]
+    logprobs = None
+    if tokens[0].logprobs is not None:
+        logprobs = [logprob for reply in tokens for logprob in reply.logprobs or ()]
+    return [messages.Tokens(tokens[0].id, ids, logprobs), *rest]

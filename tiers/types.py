@@ -85,6 +85,8 @@ class ChatRequest:
     """`auto`, `none`, `required`, or a tool's name behind `name:`."""
     salt: str = ""
     priority: int = 0
+    whole: bool = False
+    """Nobody looks at the answer before its end, so behind its beginning events may come late and in large pieces."""
     extra: Mapping[str, Any] = field(default_factory=dict)
     """Fields of the dialect that nobody inside reads."""
 

@@ -1,7 +1,7 @@
 """Benchmark worker: the least that a gateway on uvicorn can do, to compare ours with on the same machine.
 
 A bare ASGI app that parses the body and sends constants: no key, no tenant, no routing, no engine, no text, no books.
-Arguments: port, text of an answer, seconds a token. An answer takes as long as its `max_tokens`.
+Arguments: port, text of an answer, seconds between events.
 """
 
 from __future__ import annotations
@@ -36,16 +36,13 @@ class Floor:
             await self._answer(orjson.loads((await receive())["body"]), send)
 
     async def _answer(self, request: dict[str, Any], send: Any) -> None:
-        tokens = request["max_tokens"]
         if request["stream"]:
             await send({"type": "http.response.start", "status": 200, "headers": SSE})
-            for _ in range(tokens + 2):
+            for _ in range(request["max_tokens"] + 2):
                 await send({"type": "http.response.body", "body": self.chunk, "more_body": True})
                 await asyncio.sleep(self.pause)
             await send({"type": "http.response.body", "body": b"data: [DONE]\n\n"})
         else:
-            if self.pause:
-                await asyncio.sleep(self.pause * tokens)
             await self._whole(send, self.whole)
 
     async def _whole(self, send: Any, body: bytes) -> None:

@@ -31,34 +31,38 @@ from support.server import Server, free_port
 
 HERE = Path(__file__).resolve().parent
 PAUSE = 0.005
-"""Seconds of an engine step, which gives every open request one token, all in one frame, as the real engine does."""
+"""Seconds of an engine step while answers are streamed. Otherwise steps take no time, so that the gateway is busy."""
 PROMPT = "Tell me, in a few plain sentences, how a lighthouse keeper spends the hours between dusk and dawn. " * 2
 SHORT, LONG, STREAM = 60, 260, 100
 """Tokens of answers: one of about 360 bytes, one to learn from what a further token costs, one to be streamed."""
+OPEN = 32
+"""Requests open at a time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """One way to load a contender."""
+    """One way to load a contender. A step of the engine gives each open request a token, all in one frame."""
 
     title: str
     tokens: int
-    connections: int
+    connections: int = OPEN
     streamed: bool = False
-    at_once: bool = False
-    """The engine says everything in its first step, and requests come 50 a second."""
+    interval: float = 0.0
+    """Seconds between the starts of two requests, all connections together."""
 
 
-OPEN, STREAMS = 256, 32
-"""Requests open at a time. A core that is busy with whole answers has hundreds: each takes its time in the engine."""
 WORKS = {
-    "request": Work(f"answers of {SHORT} tokens, whole, {OPEN} open at a time, a token a step: a request", SHORT, OPEN),
-    "long": Work(f"answers of {LONG} tokens, whole, {OPEN} open at a time, a token a step: a request", LONG, OPEN),
-    "alone": Work(f"answers of {SHORT} tokens, whole, one at a time, a token a step: a request", SHORT, 1),
-    "event": Work(f"streams of {STREAM} tokens, {STREAMS} open, a token a step: an event", STREAM, STREAMS, True),
-    "paced": Work(f"answers of {SHORT} tokens, whole, in one step, 50 a second: a request", SHORT, 8, at_once=True),
+    "request": Work(f"a request answered whole, {SHORT} tokens; {OPEN} open at a time, as fast as they go", SHORT),
+    "long": Work(f"a request answered whole, {LONG} tokens; {OPEN} open at a time, as fast as they go", LONG),
+    "alone": Work(f"a request answered whole, {SHORT} tokens; one at a time, as fast as they go", SHORT, 1),
+    "paced": Work("a request answered whole, one token; 50 a second", 1, 8, interval=0.02),
+    "event": Work(
+        f"an event of a stream of {STREAM} tokens; {OPEN} open at a time, a token every {1e3 * PAUSE:.0f} ms",
+        STREAM,
+        streamed=True,
+    ),
 }
-TOKEN = f"what each further token of a whole answer costs: ({LONG} - {SHORT} tokens, {OPEN} open)"
+TOKEN = f"a further token of a whole answer: the difference of {LONG} and {SHORT} tokens"
 SETTINGS = """
 data = "{folder}/data"
 [models]
@@ -76,9 +80,9 @@ class Plan:
     """Sizes of one benchmark: rounds, and how many requests each work is made of."""
 
     rounds: int = 3
-    requests: int = 2048
-    long: int = 512
-    alone: int = 10
+    requests: int = 3000
+    long: int = 1500
+    alone: int = 400
     streams: int = 128
     paced: int = 100
 
@@ -108,13 +112,13 @@ def bench(cache: Path, folder: Path, plan: Plan, console: Console) -> list[dict[
     measured: list[Measured] = []
     for _ in range(plan.rounds):
         for contender in (tiergate, floor):
-            for at_once in (False, True):
-                with contender(cache, folder, at_once) as (port, pid):
-                    measured += asyncio.run(_run(contender.__name__, at_once, port, psutil.Process(pid), plan))
+            for streamed in (False, True):
+                with contender(cache, folder, streamed) as (port, pid):
+                    measured += asyncio.run(_run(contender.__name__, streamed, port, psutil.Process(pid), plan))
             runs = {one.what: one for one in measured if one.contender == contender.__name__}
             measured.append(_token(runs["request"], runs["long"]))
     for what, title in {**{what: work.title for what, work in WORKS.items()}, "token": TOKEN}.items():
-        console.print(_table(f"Gateway, {title}", [one for one in measured if one.what == what]))
+        console.print(_table(f"Gateway: {title}", [one for one in measured if one.what == what]))
     return [asdict(one) for one in measured]
 
 
@@ -124,13 +128,13 @@ def _token(short: Measured, long: Measured) -> Measured:
 
 
 @contextmanager
-def tiergate(cache: Path, folder: Path, at_once: bool) -> Iterator[tuple[int, int]]:
+def tiergate(cache: Path, folder: Path, streamed: bool) -> Iterator[tuple[int, int]]:
     """A real `tiergate serve` joined to a scripted engine: its port and process id."""
     with ExitStack() as stack:
         home = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tiergate-bench-")))
         address = f"ipc://{home / 'engine'}"
-        steps = (str(SHORT), "0") if at_once else ("1", str(PAUSE))
-        script = [str(HERE / "scripted_engine.py"), address, str(folder / "tokenizer.json"), *steps]
+        step = str(PAUSE if streamed else 0)
+        script = [str(HERE / "scripted_engine.py"), address, str(folder / "tokenizer.json"), "1", step]
         stack.enter_context(_process(script))
         settings = SETTINGS.format(folder=home, cache=cache, address=address)
         server = stack.enter_context(Server(home, settings))
@@ -138,11 +142,10 @@ def tiergate(cache: Path, folder: Path, at_once: bool) -> Iterator[tuple[int, in
 
 
 @contextmanager
-def floor(cache: Path, folder: Path, at_once: bool) -> Iterator[tuple[int, int]]:
-    """The floor, which waits as long as the engine takes: its port and process id."""
+def floor(cache: Path, folder: Path, streamed: bool) -> Iterator[tuple[int, int]]:
+    """The floor: its port and process id."""
     port = free_port()
-    pause = 0.0 if at_once else PAUSE
-    with _process([str(HERE / "floor.py"), str(port), "word " * 72, str(pause)]) as process:
+    with _process([str(HERE / "floor.py"), str(port), "word " * 72, str(PAUSE)]) as process:
         deadline = time.monotonic() + 30
         while True:
             try:
@@ -165,12 +168,12 @@ def _process(command: list[str]) -> Iterator[subprocess.Popen[bytes]]:
         process.wait(timeout=30)
 
 
-async def _run(contender: str, at_once: bool, port: int, process: psutil.Process, plan: Plan) -> list[Measured]:
-    await load(port, _request(WORKS["paced"]), connections=8, count=100)  # warm up
+async def _run(contender: str, streamed: bool, port: int, process: psutil.Process, plan: Plan) -> list[Measured]:
+    await load(port, _request(WORKS["request"]), connections=8, count=100)  # warm up
     return [
         await _measure(contender, what, port, process, plan.count(what))
         for what, work in WORKS.items()
-        if work.at_once == at_once
+        if work.streamed == streamed
     ]
 
 
@@ -186,11 +189,15 @@ def _request(work: Work) -> bytes:
 
 async def _measure(contender: str, what: str, port: int, process: psutil.Process, count: int) -> Measured:
     work, request = WORKS[what], _request(WORKS[what])
-    # Requests begin and end at different times, as those of strangers do, not all in the same step.
-    spread = 0.0 if work.at_once else work.tokens * PAUSE
     before, began = _cpu(process), time.perf_counter()
     answers = await load(
-        port, request, connections=work.connections, count=count, interval=0.02 if work.at_once else 0.0, spread=spread
+        port,
+        request,
+        connections=work.connections,
+        count=count,
+        interval=work.interval,
+        # Streams begin and end at different times, as those of strangers do, not all in the same step.
+        spread=work.tokens * PAUSE if work.streamed else 0.0,
     )
     seconds = time.perf_counter() - began
     # What was put off, the books above all, belongs to the bill.
@@ -225,7 +232,7 @@ def _cpu(process: psutil.Process) -> float:
 
 
 def _table(title: str, measured: list[Measured]) -> Table:
-    table = Table(title=title, caption="medians of the rounds, ranges in brackets; each = what the title ends with")
+    table = Table(title=title, caption="medians of the rounds, ranges in brackets; each = what the title begins with")
     for column in ("", "CPU µs each", "a second and core", "a second, seen", "request p50, ms", "memory, MB"):
         table.add_column(column, justify="left" if not column else "right")
     for contender in dict.fromkeys(one.contender for one in measured):

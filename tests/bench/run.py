@@ -36,7 +36,7 @@ def main() -> None:
     if args.part != "gateway":
         records["engine"] = engine.bench(folder, ENGINE_QUICK if args.quick else ENGINE, console)
     if args.part != "engine":
-        small = gateway.Plan(rounds=1, requests=512, long=256, alone=3, streams=32, paced=20)
+        small = gateway.Plan(rounds=1, requests=500, long=200, alone=50, streams=32, paced=20)
         plan = small if args.quick else gateway.Plan()
         records["gateway"] = gateway.bench(catalog.root, folder, plan, console)
     if args.json:

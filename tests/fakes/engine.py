@@ -110,6 +110,7 @@ class FakeEngine:
         context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         router = context.socket(zmq.ROUTER)
         router.setsockopt(zmq.LINGER, 0)
+        router.setsockopt(zmq.SNDHWM, 0)  # a reader that is busy for a while misses nothing
         router.bind(self.address)
         ready_at = time.monotonic() + self.load_seconds
         due = time.monotonic()

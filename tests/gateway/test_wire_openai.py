@@ -37,7 +37,7 @@ def refused(body: dict[str, Any]) -> BadRequest:
 def test_a_minimal_request() -> None:
     call = parse_chat(ask("Hi"), tenant=TENANT, most_choices=16)
     messages = (Message(role="user", content="Hi"),)
-    assert call.request == ChatRequest(model="fast", messages=messages, salt="t", priority=3)
+    assert call.request == ChatRequest(model="fast", messages=messages, salt="t", priority=3, whole=True)
     assert (call.choices, call.stream, call.usage_chunk, call.show_reasoning, call.parallel_calls) == (
         1, False, False, True, True,
     )  # fmt: skip

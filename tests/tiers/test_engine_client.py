@@ -92,6 +92,25 @@ async def test_aborts() -> None:
             assert engine.aborted == [channel.id]
 
 
+async def test_a_reader_may_wait_for_many_replies_or_the_end() -> None:
+    with FakeEngine(LANES, scripted) as engine:
+        async with client(address=engine.address) as made:
+            assert await made.wait_ready(5)
+            channel = generate(made, 40)
+            first = await channel.take(30)
+            assert 30 <= len(first) <= 41
+            rest = await channel.take(30) if len(first) <= 40 else []
+            assert len(first) + len(rest) == 41
+            assert isinstance([*first, *rest][-1], messages.Finished)
+            hanging = generate(made, 99)
+            waiting = asyncio.create_task(hanging.take(4096))
+            await until(lambda: engine.open_requests > 0)
+            engine.crash()
+            assert all(isinstance(reply, messages.Tokens) for reply in await waiting)
+            with pytest.raises(EngineDead):
+                await hanging.take(4096)
+
+
 async def test_what_nobody_reads_is_bounded() -> None:
     with FakeEngine(LANES, lambda request: Script(ids=range(50))) as engine:
         async with client(address=engine.address, queue_limit=8) as made:

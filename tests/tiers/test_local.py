@@ -38,6 +38,7 @@ from tiergate.tiers import (
     TierError,
     TierSpec,
     TierUnavailable,
+    TokenLogprob,
     ToolSpec,
     Usage,
     open_tiers,
@@ -118,6 +119,10 @@ async def until(condition: Callable[[], bool]) -> None:
 
 def said(events: list[Event]) -> str:
     return "".join(event.text for event in events if isinstance(event, Text))
+
+
+def tokens_of(events: list[Event]) -> list[TokenLogprob]:
+    return [one for event in events if isinstance(event, Text) for one in event.logprobs]
 
 
 def finish(events: list[Event]) -> Finish:
@@ -278,6 +283,34 @@ async def test_cancelling_the_reader_aborts_at_once(setup: Setup) -> None:
         engine = setup.launch.engines[0]
         await until(lambda: len(engine.aborted) == 1)
         await stream.aclose()
+        assert stream.usage.completion_tokens == len(setup.script.ids)
+
+
+@pytest.mark.parametrize("per_step", [1, 3])
+async def test_an_answer_that_nobody_watches_is_the_same_in_fewer_events(setup: Setup, per_step: int) -> None:
+    setup.script = setup.saying(SAID * 9, per_step=per_step)
+    async with setup.open() as tiers:
+        tier = tiers.tiers["fast"]
+        for sampling in (Sampling(), Sampling(logprobs=1)):
+            watched = await drain(await answer(tier, asked(sampling=sampling)))
+            whole = await drain(await answer(tier, asked(sampling=sampling, whole=True)))
+            assert said(whole) == said(watched)
+            assert finish(whole) == finish(watched)
+            assert tokens_of(whole) == tokens_of(watched)
+            assert len(whole) < len(watched)
+
+
+async def test_leaving_an_answer_that_nobody_watches_aborts_at_once(setup: Setup) -> None:
+    setup.script = setup.saying(SAID, hangs=True)
+    async with setup.open() as tiers:
+        stream = await answer(tiers.tiers["fast"], asked(whole=True))
+        reader = asyncio.create_task(drain(stream))
+        engine = setup.launch.engines[-1]
+        await until(lambda: stream.usage.completion_tokens > 0)
+        reader.cancel()
+        await asyncio.wait((reader,))
+        await stream.aclose()
+        assert len(engine.aborted) == 1
         assert stream.usage.completion_tokens == len(setup.script.ids)
 
 

@@ -24,6 +24,8 @@ from ..types import ChatRequest, Start
 
 INLINE = 8192
 """Characters up to which a prompt is encoded at once; longer ones go to a worker thread. About 2 ms."""
+GATHERED = 64
+"""Replies of the engine, a step each, that are read together where nobody watches and no stop string may end it."""
 
 
 async def open(name: str, spec: TierSpec, shared: Shared) -> LocalTier:
@@ -149,7 +151,9 @@ class LocalTier:
             new_call_id=_new_call_id,
         )
         start = Start(self.name, self._model)
-        return Generation(self._client, command, assembler, start, self._load, prompt.tokens + prompt.room)
+        context = prompt.tokens + prompt.room
+        gather = GATHERED if request.whole and not request.stop else 1
+        return Generation(self._client, command, assembler, start, self._load, context, gather)
 
     async def close(self) -> None:
         """Nothing of its own: the engine belongs to all local tiers."""
