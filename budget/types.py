@@ -53,6 +53,8 @@ class Ask:
     """Thinking tokens wanted, from a budget field or an effort level; None if the request says nothing; 0 for off."""
     soft: bool = False
     """The request asked for an aim, not a cut."""
+    closing: int = 0
+    """Tokens set aside for closing a thought that is cut; they are no part of the thinking that is granted."""
     tier_thinking: int = 0
     """Thinking tokens the tier gives when nobody says anything; 0 where it cannot think."""
 

@@ -72,8 +72,11 @@ class ThinkLimit(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Tokens forced right behind a *forced* closer (a template's blank line)."""
     answer_reserve: int = 0
     """Tokens of `max_tokens` kept for the answer: thinking is cut earlier rather than the answer shortened."""
-    partial: tuple[int, ...] = ()
-    """Tokens that end inside a character: a cut waits, at most 3 tokens, until the latest one is none of these."""
+    partial: dict[int, int] = {}
+    """Tokens that end inside a character, and how many of its bytes are still to come. A cut waits for those, at most
+    3 tokens, which are counted."""
+    continuing: dict[int, int] = {}
+    """Tokens that are nothing but bytes from inside a character, and how many."""
     call_closers: tuple[tuple[int, ...], ...] = ()
     """Sequences that end what an implicit closer began; until then, or for good when empty, markers are data."""
 

@@ -36,7 +36,6 @@ class ThinkRules:
     limit: ThinkLimit
     eos: frozenset[int]
     max_tokens: int
-    partial: frozenset[int]
     window: int
     """Length of the longest marker."""
     call_grace: int
@@ -45,7 +44,7 @@ class ThinkRules:
     @property
     def slack(self) -> int:
         """Tokens by which a cut may be late."""
-        return self.call_grace + (CHARACTER_GRACE if self.partial else 0)
+        return self.call_grace + (CHARACTER_GRACE if self.limit.partial else 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +67,8 @@ class ThinkState:
     """A closer was the latest word: the answer must not end before it began."""
     late: int = 0
     """Tokens by which the cut is late already."""
+    missing: int = 0
+    """Bytes that the character which the latest thought ends with still lacks."""
 
 
 def make_rules(limit: ThinkLimit, eos: tuple[int, ...], max_tokens: int) -> ThinkRules:
@@ -76,7 +77,6 @@ def make_rules(limit: ThinkLimit, eos: tuple[int, ...], max_tokens: int) -> Thin
         limit=limit,
         eos=frozenset(eos),
         max_tokens=max_tokens,
-        partial=frozenset(limit.partial),
         window=max(map(len, markers)),
         call_grace=max((len(marker) - 1 for marker in limit.implicit_closers), default=0),
     )
@@ -122,7 +122,7 @@ def settle(rules: ThinkRules, state: ThinkState) -> ThinkState:
     if state.tail:
         closing = any(_begun(marker, state.tail) for marker in rules.limit.closers)
         if not closing:
-            if state.late < CHARACTER_GRACE and state.tail[-1] in rules.partial:
+            if state.late < CHARACTER_GRACE and state.missing:
                 return state
             if state.late < rules.call_grace and any(_begun(m, state.tail) for m in rules.limit.implicit_closers):
                 return state
@@ -187,9 +187,17 @@ def _advance_thinking(rules: ThinkRules, state: ThinkState, tail: Marker, genera
             tail=(),
             late=0,
         )
-    late = state.late + 1 if _due(rules, state) else 0
+    token = tail[-1]
+    inside = limit.continuing.get(token, 0)
     return replace(
-        state, used=state.used + 1, spent=state.spent + 1, generated=generated, tail=tail, late=late, fresh=False
+        state,
+        used=state.used + 1,
+        spent=state.spent + 1,
+        generated=generated,
+        tail=tail,
+        late=state.late + 1 if _due(rules, state) else 0,
+        missing=max(0, state.missing - inside) if inside else limit.partial.get(token, 0),
+        fresh=False,
     )
 
 
@@ -234,6 +242,7 @@ def _close(rules: ThinkRules, state: ThinkState) -> ThinkState:
         behind=len(after),
         tail=(),
         cut=True,
+        missing=0,
     )
 
 

@@ -69,6 +69,8 @@ def _sampling(params: SamplingParams, vocab: int) -> None:
         raise ValueError(f"max_tokens is {params.max_tokens}, must be 1 or more")
     if params.min_tokens < 0:
         raise ValueError(f"min_tokens is {params.min_tokens}, must be 0 or more")
+    for name in ("max_tokens", "min_tokens", "top_k"):
+        _whole(name, getattr(params, name), _INT64)
     if params.top_k < 0:
         raise ValueError(f"top_k is {params.top_k}, must be 0 or more")
     _between("temperature", params.temperature, 0.0, math.inf)

@@ -24,7 +24,7 @@ from .call import Call, choice_seed
 from .classify import classify
 from .dialect import Dialect, Writer
 from .errors import ClientGone, Draining, Problem, ShuttingDown, SlowReader, describe
-from .plan import Plan, make_plan
+from .plan import Plan, make_plan, within
 from .record import Record
 from .relay import Relay
 from .reply import RawHeaders, Reply, read_body
@@ -103,6 +103,7 @@ class ChatEndpoint:
         grant = await service.ledger.reserve(tenant, plan.ask)
         outcome: Outcome = "failed"
         try:
+            plan = await within(plan, grant.limits)
             record.thinking = grant.limits.hard if plan.thinks else 0
             await self._answer(call, plan, grant, receive, reply, record)
             outcome = "ok"

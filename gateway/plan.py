@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from tiergate.budget import Ask, Tenant
+from tiergate.budget import Ask, Limits, Tenant
 from tiergate.tiers import BadField, ChatRequest, ContextTooLong, Prompt, Rung, Tier, TierSpec, TierUnavailable
 
 from .call import Call
@@ -50,6 +50,17 @@ async def make_plan(call: Call, route: Route, tiers: Mapping[str, Tier], tenant:
     return Plan(rungs=rungs, request=request, prompt=prompt, ask=_ask(call, prompt, rungs))
 
 
+async def within(plan: Plan, limits: Limits) -> Plan:
+    """The plan as the grant allows it: where it grants no thinking, no thought is opened. Raises as `prepare` does."""
+    if limits.hard != 0 or not plan.thinks:
+        return plan
+    rungs = tuple(Rung(rung.tier) for rung in plan.rungs)
+    prompt = plan.prompt
+    if prompt.opens_thinking:
+        prompt = await rungs[0].tier.prepare(plan.request, thinking=False)
+    return replace(plan, rungs=rungs, prompt=prompt)
+
+
 def _filled(call: Call, spec: TierSpec) -> ChatRequest:
     request, sampling = call.request, call.request.sampling
     temperature = spec.temperature if "temperature" in call.unsaid else sampling.temperature
@@ -71,6 +82,7 @@ def _ask(call: Call, prompt: Prompt, rungs: tuple[Rung, ...]) -> Ask:
         room=prompt.room,
         default_max_tokens=max(rung.tier.spec.max_tokens for rung in rungs),
         thinking=0 if thinker is None else wanted(request, thinker),
+        closing=0 if thinker is None else thinker.closing,
         soft=request.thinking_soft,
         tier_thinking=0 if thinker is None else default_thinking(thinker),
     )

@@ -98,15 +98,22 @@ class Vocabulary:
             self._text[id] = text
             return text
 
-    def partial(self) -> tuple[int, ...]:
-        """Ids of tokens that end with the beginning of a character, which is certainly not complete behind them."""
-        found = []
+    def fragments(self) -> tuple[dict[int, int], dict[int, int]]:
+        """Tokens that end inside a character, with the bytes it lacks; tokens of bytes from inside one, with how many.
+
+        Whether a character is complete behind one of the latter depends on the tokens before it.
+        """
+        partial, continuing = {}, {}
         for id in range(self._tokenizer.get_vocab_size()):
             data = self.data(id)
+            if not data or data[-1] < 0x80:
+                continue
             lead = next((at for at in range(1, min(len(data), 4) + 1) if data[-at] & 0xC0 != 0x80), 0)
             if lead and 0xC2 <= data[-lead] <= 0xF4 and lead < _length(data[-lead]):
-                found.append(id)
-        return tuple(found)
+                partial[id] = _length(data[-lead]) - lead
+            elif not lead and len(data) < 4:
+                continuing[id] = len(data)
+        return partial, continuing
 
     def leading(self, text: str) -> str:
         """What decoding leaves of the text of a stream's first token."""

@@ -9,6 +9,9 @@ from .config import ThinkingSpec
 
 Ids = tuple[int, ...]
 
+CHARACTER_GRACE = 3
+"""Tokens that an engine lets a cut wait for the end of a character, see `ThinkLimit.partial`."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MarkerIds:
@@ -21,12 +24,21 @@ class MarkerIds:
     call_ends: tuple[Ids, ...]
     handoff: Ids
     after: Ids
-    partial: Ids
-    """Tokens behind which a character is certainly not complete."""
+    partial: dict[int, int]
+    """Tokens that end inside a character, and the bytes that it still lacks."""
+    continuing: dict[int, int]
+    """Tokens that are bytes from inside a character alone, and how many."""
+
+    @property
+    def closing(self) -> int:
+        """Most tokens that it takes to cut a thought, those included for which a cut may wait."""
+        waits = CHARACTER_GRACE * bool(self.partial) + max((len(call) - 1 for call in self.calls), default=0)
+        return len(self.handoff) + max(map(len, self.closers)) + len(self.after) + waits
 
 
 def read_markers(chat: Chat, thinking: ThinkingSpec, after: str) -> MarkerIds:
     encoder = chat.encoder
+    partial, continuing = chat.vocabulary.fragments()
     return MarkerIds(
         openers=_spellings(chat, thinking.opener),
         closers=_spellings(chat, thinking.closer),
@@ -34,7 +46,8 @@ def read_markers(chat: Chat, thinking: ThinkingSpec, after: str) -> MarkerIds:
         call_ends=_spellings(chat, CALL_END),
         handoff=encoder.plain(thinking.handoff),
         after=encoder.plain(after),
-        partial=chat.vocabulary.partial(),
+        partial=partial,
+        continuing=continuing,
     )
 
 

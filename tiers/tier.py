@@ -74,6 +74,11 @@ class Tier(Protocol):
         """Whether this tier can think before it answers."""
         ...
 
+    @property
+    def closing(self) -> int:
+        """Most tokens, beyond the thought itself, that it takes to cut one: the hand-off, the marker and the like."""
+        ...
+
     def health(self) -> TierHealth: ...
 
     async def prepare(self, request: ChatRequest, *, thinking: bool) -> Prompt:

@@ -16,7 +16,8 @@ def decide(tenant: Tenant, ask: Ask) -> Limits:
     - cap: the request's `max_tokens` or the default, within the tenant's and what the context still holds;
     - answer reserve: the tenant's, but never more than half the cap (rounded up), so that a small cap leaves both
       something to think with and something to say;
-    - thinking: request, else tenant, else tier; within the tenant's maximum and the cap less the reserve;
+    - thinking: request, else tenant, else tier; within the tenant's maximum and what the cap leaves beside the reserve
+      and the closing of the thought, so that what is granted is what the engine will let through;
     - soft (asked for by tenant or request): that number is the aim, and the cut is a quarter beyond it, which the same
       bounds hold. Otherwise that number is the cut.
     """
@@ -25,7 +26,7 @@ def decide(tenant: Tenant, ask: Ask) -> Limits:
         cap = min(cap, tenant.max_tokens)
     cap = max(1, min(cap, ask.room))
     reserve = min(tenant.answer_reserve, (cap + 1) // 2)
-    bound = cap - reserve
+    bound = max(0, cap - reserve - ask.closing)
     if tenant.max_thinking is not None:
         bound = min(bound, tenant.max_thinking)
     wanted = ask.thinking

@@ -32,6 +32,7 @@ asks = st.builds(
     default_max_tokens=st.integers(1, 4096),
     thinking=maybe,
     soft=st.booleans(),
+    closing=st.integers(0, 40),
     tier_thinking=tokens,
 )
 
@@ -47,13 +48,19 @@ def test_no_bound_is_ever_passed(tenant: Tenant, ask: Ask) -> None:
     assert limits.max_tokens >= 1
     for bound in (ask.max_tokens, tenant.max_tokens, max(ask.room, 1)):
         assert bound is None or limits.max_tokens <= bound
-    assert 0 <= limits.hard <= limits.max_tokens - limits.answer_reserve
+    assert limits.hard == 0 or limits.hard <= limits.max_tokens - limits.answer_reserve - ask.closing
     assert tenant.max_thinking is None or limits.hard <= tenant.max_thinking
     assert limits.answer_reserve <= tenant.answer_reserve
     if tenant.answer_reserve:
         assert limits.answer_reserve >= 1
     if limits.soft is not None:
         assert 0 < limits.soft <= limits.hard <= limits.soft * 1.25 + 1
+
+
+def test_closing_a_thought_is_paid_by_the_thought() -> None:
+    tenant = Tenant(id="a", answer_reserve=20)
+    hard = {cap: decide(tenant, plain(max_tokens=cap, thinking=50, closing=10)).hard for cap in (20, 30, 60, 100)}
+    assert hard == {20: 0, 30: 5, 60: 30, 100: 50}
 
 
 @given(tenants, asks, st.integers(0, 20_000))

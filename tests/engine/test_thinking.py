@@ -15,7 +15,7 @@ from tiergate.engine.thinking import CHARACTER_GRACE, ThinkState
 EOS = 0
 OPEN, CLOSE, TOOL, END_TOOL = 1, 2, 3, 4
 HAND, OFF, BLANK, PART = 5, 6, 7, 8
-WORD = 9
+WORD, MORE = 9, 13
 
 
 @dataclass
@@ -184,22 +184,18 @@ def test_completing_a_banned_opener_is_banned() -> None:
 
 
 def test_a_character_is_completed_before_the_cut() -> None:
-    words = limit(open=True, hard=2, partial=(PART,))
-    assert tell(words, script(WORD, PART, PART, WORD, then=WORD), max_tokens=7).ids[:5] == [
-        WORD,
-        PART,
-        PART,
-        WORD,
-        CLOSE,
-    ]
+    words = limit(open=True, hard=2, partial={PART: 2}, continuing={MORE: 1})
+    for character in ((PART, MORE, MORE), (WORD, PART, MORE, MORE), (WORD, MORE), (PART, WORD)):
+        length = max(2, len(character))
+        assert tell(words, script(*character, then=WORD), max_tokens=7).ids[: length + 1] == [*character, CLOSE]
     told = tell(words, script(then=PART), max_tokens=9)
     assert told.ids[:6] == [PART] * (2 + CHARACTER_GRACE) + [CLOSE]
 
 
 @pytest.mark.parametrize("max_tokens", range(1, 24))
 @pytest.mark.parametrize("hard", [None, 4])
-@pytest.mark.parametrize("partial", [(), (WORD,)])
-def test_the_answer_keeps_its_reserve(max_tokens: int, hard: int | None, partial: tuple[int, ...]) -> None:
+@pytest.mark.parametrize("partial", [{}, {WORD: 1}])
+def test_the_answer_keeps_its_reserve(max_tokens: int, hard: int | None, partial: dict[int, int]) -> None:
     reserve, cost = 6, 4
     words = limit(open=True, hard=hard, handoff=(HAND, OFF), after=(BLANK,), answer_reserve=reserve, partial=partial)
     told = tell(words, script(then=WORD), max_tokens)
@@ -252,7 +248,8 @@ def limits(draw: st.DrawFn) -> ThinkLimit:
         handoff=draw(st.sampled_from([(), (10,), (10, 11)])),
         after=draw(st.sampled_from([(), (12,)])),
         answer_reserve=draw(st.sampled_from([0, 0, 5])),
-        partial=draw(st.sampled_from([(), (5,)])),
+        partial=draw(st.sampled_from([{}, {5: 1}, {5: 3}])),
+        continuing=draw(st.sampled_from([{}, {6: 1}])),
     )
 
 
@@ -303,5 +300,6 @@ def test_a_limit_out_of_reach_changes_nothing(words: ThinkLimit, tokens: list[in
         hard=100,
         handoff=(10, 11),
         partial=words.partial,
+        continuing=words.continuing,
     )
     assert tell(free, script(*tokens)).ids == tell(bound, script(*tokens)).ids

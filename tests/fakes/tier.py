@@ -114,6 +114,7 @@ class FakeTier:
     script: Script = HELLO
     spec: TierSpec = SPEC
     thinks: bool = False
+    closing: int = 0
     ready: bool = True
     reason: str = ""
     context: int = 1000

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fakes.tier import FakeTier
-from tiergate.budget import Tenant
+from tiergate.budget import Limits, Tenant
 from tiergate.gateway.call import Call
-from tiergate.gateway.plan import Plan, default_thinking, make_plan, thinking, wanted
+from tiergate.gateway.plan import Plan, default_thinking, make_plan, thinking, wanted, within
 from tiergate.gateway.route import Route
 from tiergate.tiers import (
     EFFORTS,
@@ -120,3 +120,26 @@ def test_who_decides_whether_a_tier_thinks(
     else:
         assert says == enabled
     assert default_thinking(tier) == (64 if enabled and thinks else 0)
+
+
+def limits(hard: int) -> Limits:
+    return Limits(max_tokens=50, hard=hard, soft=None, answer_reserve=10)
+
+
+async def test_closing_counts_for_the_tier_that_thinks() -> None:
+    found = tiers()
+    found["deep"].closing, found["fast"].closing = 9, 4
+    route = Route(("fast", "deep"), "why", "medium", 0.5)
+    assert (await make_plan(Call(request=REQUEST), route, found, Tenant(id="t"))).ask.closing == 9
+    route = Route(("fast",), "why", "medium", 0.5)
+    assert (await make_plan(Call(request=REQUEST), route, found, Tenant(id="t"))).ask.closing == 0
+
+
+async def test_where_no_thinking_is_granted_no_thought_is_opened() -> None:
+    made = await plan(REQUEST, "deep")
+    assert made.prompt.opens_thinking
+    assert await within(made, limits(5)) is made
+    bare = await within(made, limits(0))
+    assert not bare.thinks
+    assert not bare.prompt.opens_thinking
+    assert made.thinks

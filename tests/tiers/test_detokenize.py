@@ -87,14 +87,20 @@ def test_byte_fallback_pieces_are_bytes() -> None:
     assert len(ids) >= 4
 
 
-def test_partial_tokens_are_those_that_end_inside_a_character() -> None:
-    _, vocabulary = made("byte level")
-    partial = set(vocabulary.partial())
+def test_fragments_are_told_by_the_bytes_they_lack_and_bring() -> None:
+    tokenizer, vocabulary = made("byte level")
+    partial, continuing = vocabulary.fragments()
     for id in range(260):
         data = vocabulary.data(id)
         if len(data) == 1:
             assert (id in partial) == (0xC2 <= data[0] <= 0xF4), data
-    assert not any(vocabulary.text(id) is not None for id in partial)
+            assert continuing.get(id, 0) == (0x80 <= data[0] <= 0xBF), data
+    assert not any(vocabulary.text(id) is not None for id in (*partial, *continuing))
+    missing = 0
+    for id in tokenizer.encode("a😀é😀 ﷽").ids:
+        missing = max(0, missing - continuing[id]) if id in continuing else partial.get(id, 0)
+        whole = not missing
+    assert whole, "the text ends with a character"
 
 
 def test_an_unknown_decoder_is_refused() -> None:

@@ -89,6 +89,10 @@ class LocalTier:
     def thinks(self) -> bool:
         return self._chat.thinks
 
+    @property
+    def closing(self) -> int:
+        return self._markers.closing if self._markers is not None else 0
+
     def health(self) -> TierHealth:
         load = self._load
         ready, reason = True, ""
@@ -181,7 +185,8 @@ class LocalTier:
             handoff=markers.handoff,
             after=markers.after,
             answer_reserve=limits.answer_reserve,
-            partial=markers.partial,
+            partial=markers.partial if limits.hard else {},
+            continuing=markers.continuing if limits.hard else {},
         )
 
 
