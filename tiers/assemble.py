@@ -20,7 +20,7 @@ class Assembler:
 
     __slots__ = (
         "_calls", "_detokenizer", "_end", "_enders", "_markers", "_new_call_id", "_splitter", "_stops", "_textual",
-        "_tokens", "_unspelled", "_vocabulary", "thinking_tokens",
+        "_tokens", "_unspelled", "_vocabulary", "taken", "thinking_tokens",
     )  # fmt: skip
 
     def __init__(
@@ -47,6 +47,8 @@ class Assembler:
         self._tokens: list[TokenLogprob] = []
         self._new_call_id = new_call_id
         self._calls = 0
+        self.taken = 0
+        """Tokens fed so far, those behind the one that completed a stop string left out."""
         self.thinking_tokens = 0
         """Tokens of thinking so far, markers included."""
 
@@ -62,6 +64,19 @@ class Assembler:
 
     def feed(self, ids: Sequence[int], logprobs: Sequence[messages.Logprob] | None) -> list[Event]:
         """The next tokens, with their log-probabilities if those were asked for."""
+        if self._stops is None or len(ids) < 2:
+            if self.stopped is None:
+                self.taken += len(ids)
+            return self._feed(ids, logprobs)
+        events: list[Event] = []
+        for index in range(len(ids)):  # one by one, to know the token that completes a stop string
+            if self.stopped is not None:
+                break
+            self.taken += 1
+            events += self._feed(ids[index : index + 1], logprobs and logprobs[index : index + 1])
+        return events
+
+    def _feed(self, ids: Sequence[int], logprobs: Sequence[messages.Logprob] | None) -> list[Event]:
         out: list[Span | Written] = []
         if self._end is not None:
             (id, logprob), self._end = self._end, None
@@ -87,7 +102,9 @@ class Assembler:
         if self._end is not None and self._end[0] != end:
             self._token(*self._end, out)
         self._end = None
-        self._unspelled += self._detokenizer.flush()
+        rest = self._detokenizer.flush()
+        if complete:  # else the character was cut with the sequence, and no half of it is shown
+            self._unspelled += rest
         self._spell(out)
         out += self._splitter.finish(complete=complete)
         events = self._events(out)

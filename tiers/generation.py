@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Literal, Self
 
 from tiergate.engine import EngineDead, messages
@@ -168,12 +169,20 @@ class Generation:
                 reasoning_tokens=min(self._assembler.thinking_tokens, reply.completion_tokens),
             )
 
+    def _billed(self) -> Usage:
+        """What was spent up to the end of the answer: how far the engine ran behind a stop string is our doing."""
+        usage, taken = self.usage, self._assembler.taken
+        if self._assembler.stopped is None or usage.completion_tokens <= taken:
+            return usage
+        return replace(usage, completion_tokens=taken, reasoning_tokens=min(usage.reasoning_tokens, taken))
+
     def _finish(self, reason: messages.FinishReason) -> None:
         stop = self._assembler.stopped
         told: FinishReason = "stop" if stop is not None else reason
         if told == "stop" and self._assembler.called:
             told = "tool_calls"
-        self._events.append(Finish(reason=told, usage=self.usage, stop=stop))
+        self._final = self._billed()
+        self._events.append(Finish(reason=told, usage=self._final, stop=stop))
         self._end(sound=True)
 
     def _fail(self, error: TierError, *, sound: bool | None) -> None:

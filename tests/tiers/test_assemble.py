@@ -99,7 +99,7 @@ def test_batches_do_not_matter(
     batched, second = assemble(ids, cuts, **options)  # type: ignore[arg-type]
     for read in (answer, thought, calls):
         assert read(one_by_one) == read(batched)
-    assert (first.stopped, first.called) == (second.stopped, second.called)
+    assert (first.stopped, first.called, first.taken) == (second.stopped, second.called, second.taken)
     if first.stopped is None:
         assert first.thinking_tokens == second.thinking_tokens
 
@@ -166,6 +166,17 @@ def test_a_thought_cut_inside_a_character_shows_no_half_of_it() -> None:
     ids = [*encoded("<think>so"), *smile[:-1], *encoded("</think>yes")]
     events, _ = assemble(ids, logprobs=True)
     assert (thought(events), answer(events)) == ("so", "yes")
+
+
+@pytest.mark.parametrize("logprobs", [False, True])
+def test_an_answer_cut_inside_a_character_shows_no_half_of_it(logprobs: bool) -> None:
+    smile = encoded("😀")
+    assert len(smile) > 1
+    for cut in (smile[:1], smile[:-1]):
+        events, _ = assemble([*encoded("yes"), *cut], logprobs=logprobs, complete=False)
+        assert answer(events) == "yes"
+        spelled = b"".join(token.data for event in events if isinstance(event, Text) for token in event.logprobs)
+        assert spelled == (b"yes" if logprobs else b"")
 
 
 def test_thinking_tokens_are_counted_with_their_markers() -> None:

@@ -228,6 +228,8 @@ async def test_a_stop_string_ends_the_generation(setup: Setup) -> None:
     last = finish(events)
     assert (last.reason, last.stop) == ("stop", "two t")
     assert last.usage.cached_tokens == 2, "the engine's own count"
+    spoken = setup.tokenizer.encode("A gateway speaks to two t").ids
+    assert last.usage.completion_tokens == len(spoken), "not how far the engine ran before it heard of the stop"
 
 
 async def test_an_engine_that_never_confirms_an_abort_does_not_hold_the_answer(

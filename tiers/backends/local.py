@@ -185,8 +185,8 @@ class LocalTier:
             handoff=markers.handoff,
             after=markers.after,
             answer_reserve=limits.answer_reserve,
-            partial=markers.partial if limits.hard else {},
-            continuing=markers.continuing if limits.hard else {},
+            partial=markers.partial if limits.hard != 0 else {},
+            continuing=markers.continuing if limits.hard != 0 else {},
         )
 
 
