@@ -29,7 +29,10 @@ class Relay:
         self._queue: list[tuple[int, Event]] = []
         self._failure: BaseException | None = None
         self._running = set(range(len(answers)))
+        self._loop = asyncio.get_running_loop()
         self._waiter: asyncio.Future[None] | None = None
+        self._since = 0.0
+        self._timer = None if idle is None else self._loop.call_later(idle, self._look)
         self._tasks = [asyncio.create_task(self._follow(index, one)) for index, one in enumerate(answers)]
 
     async def take(self) -> list[tuple[int, Event]] | None:
@@ -59,7 +62,12 @@ class Relay:
             self._tasks[index].cancel()
         # Those already closing their answer are left to it: a second interruption would cut that short.
         self._running.clear()
-        await asyncio.wait(self._tasks)
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        pending = [task for task in self._tasks if not task.done()]
+        if pending:
+            await asyncio.wait(pending)
         return self.usage
 
     @property
@@ -101,15 +109,22 @@ class Relay:
             self._failure = reason
 
     async def _wait(self) -> None:
-        loop = asyncio.get_running_loop()
-        self._waiter = waiter = loop.create_future()
-        timer = None if self._idle is None else loop.call_later(self._idle, self._wake)
+        self._waiter = waiter = self._loop.create_future()
+        self._since = self._loop.time()
         try:
             await waiter
         finally:
             self._waiter = None
-            if timer is not None:
-                timer.cancel()
+
+    def _look(self) -> None:
+        """One timer a relay instead of one a wait: wake who waits for too long, and look again when that can be due."""
+        assert self._idle is not None
+        now = self._loop.time()
+        due = (now if self._waiter is None else self._since) + self._idle
+        if due <= now:
+            self._wake()
+            due = now + self._idle
+        self._timer = self._loop.call_at(due, self._look)
 
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
