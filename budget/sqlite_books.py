@@ -59,7 +59,7 @@ class SqliteBooks:
     take the last moments before it, and never damages the file. https://sqlite.org/wal.html
     """
 
-    def __init__(self, path: Path, patience: float = 5.0) -> None:
+    def __init__(self, path: Path, patience: float = 2.0) -> None:
         """Opens or makes the file; `patience` is how many seconds to wait for another process's transaction.
 
         Raises `StoreUnavailable`.
