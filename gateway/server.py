@@ -63,6 +63,8 @@ class Server(uvicorn.Server):
                 lifespan="on",
                 log_config=None,
                 access_log=False,
+                # Nothing here asks for a client's address.
+                proxy_headers=False,
                 server_header=False,
                 timeout_keep_alive=75,
                 # Everything has been drained or cut by then.

@@ -50,7 +50,9 @@ def run_cascade(
 
 
 def _begin(rung: Rung, request: ChatRequest, prompt: Prompt, limits: Limits) -> Answer:
-    return rung.tier.stream(request, prompt, limits if rung.thinking else replace(limits, hard=0, soft=None))
+    if not rung.thinking and (limits.hard != 0 or limits.soft is not None):
+        limits = replace(limits, hard=0, soft=None)
+    return rung.tier.stream(request, prompt, limits)
 
 
 class _Cascade:

@@ -21,7 +21,7 @@ class Link:
 
     A ZeroMQ socket is not read through awaitables here: a callback on its file descriptor takes every frame that is
     there, so that a frame costs one `recv` and one decode and no task or future. The descriptor is edge-triggered,
-    so it must be drained to `EAGAIN`, and looked at again after each send.
+    so it must be drained until it has nothing more, and looked at again after each send.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class Link:
             self._socket.send(self._encoder.encode(commands), zmq.NOBLOCK)
         except zmq.Again:
             return False
-        if int(self._socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
+        if self._readable():
             self._loop.call_soon(self._drain)
         return True
 
@@ -74,14 +74,15 @@ class Link:
         self._monitor.close()
         self._socket.close()
 
+    def _readable(self) -> bool:
+        return bool(int(self._socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN)
+
     def _drain(self) -> None:
         for _ in range(FRAMES_A_TURN):
-            if not self._open:
+            # Asking costs less than the exception of a `recv` in vain, and re-arms the descriptor just as well.
+            if not self._open or not self._readable():
                 return
-            try:
-                frame = self._socket.recv(zmq.NOBLOCK)
-            except zmq.Again:
-                return
+            frame = self._socket.recv(zmq.NOBLOCK)
             try:
                 replies = self._decoder.decode(frame)
             except msgspec.DecodeError as error:
