@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
 import orjson
 
 from .errors import BadRequest
+from .fields import cut
 
 INLINE_BYTES: Final = 64 * 1024
 """Bodies up to this size take microseconds to check; larger ones belong in a worker thread."""
@@ -73,11 +74,12 @@ def _nothing(text: str) -> None:
 
 
 def _refuse_twice(pairs: list[tuple[str, Any]]) -> None:
-    keys = [key for key, _ in pairs]
-    if len(set(keys)) != len(keys):
-        twice = next(key for key in keys if keys.count(key) > 1)
-        shown = twice if len(twice) <= 60 else twice[:57] + "..."
-        raise BadRequest(f"The key {shown!r} occurs twice in one JSON object.", param=shown, code="duplicate_key")
+    seen: set[str] = set()
+    for key, _ in pairs:
+        if key in seen:
+            shown = cut(key)
+            raise BadRequest(f"The key {shown!r} occurs twice in one JSON object.", param=shown, code="duplicate_key")
+        seen.add(key)
 
 
 UNIQUE: Final = json.JSONDecoder(object_pairs_hook=_refuse_twice, parse_int=_nothing, parse_float=_nothing)
@@ -97,10 +99,11 @@ def _explain(raw: bytes, error: orjson.JSONDecodeError) -> BadRequest:
         value = json.loads(raw, parse_constant=lambda _: _NotFinite, parse_float=_finite, parse_int=_finite)
     except (ValueError, RecursionError):
         return plain
-    where = _find(value, "")
+    where = _find(value)
     if where is None:
         return plain
-    return BadRequest(f"Invalid value for '{where}': the number is not finite.", param=where)
+    shown = cut(where)
+    return BadRequest(f"Invalid value for '{shown}': the number is not finite.", param=shown)
 
 
 def _finite(text: str) -> Any:
@@ -108,13 +111,37 @@ def _finite(text: str) -> Any:
     return value if math.isfinite(value) else _NotFinite
 
 
-def _find(value: Any, path: str) -> str | None:
-    if value is _NotFinite:
-        return path or "body"
+def _find(value: Any) -> str | None:
+    """Where the first number stands that is not finite; None without one.
+
+    By hand and not by recursion, because text that is no JSON may be nested deeper than Python's own calls may be; and
+    a path is only spelt once it is wanted, because a long one for every value would take the square of the body's size.
+    """
+    steps: list[str | int] = []
+    levels = [_inner(value)]
+    while levels:
+        found = next(levels[-1], None)
+        if found is None:
+            levels.pop()
+            if steps:
+                steps.pop()
+            continue
+        step, inner = found
+        if inner is _NotFinite:
+            return _spelt([*steps, step])
+        if isinstance(inner, dict | list):
+            steps.append(step)
+            levels.append(_inner(inner))
+    return "body" if value is _NotFinite else None
+
+
+def _inner(value: Any) -> Iterator[tuple[str | int, Any]]:
     if isinstance(value, dict):
-        inner = ((f"{path}.{key}" if path else key, item) for key, item in value.items())
-    elif isinstance(value, list):
-        inner = ((f"{path}[{place}]", item) for place, item in enumerate(value))
-    else:
-        return None
-    return next((found for key, item in inner if (found := _find(item, key)) is not None), None)
+        return iter(value.items())
+    return enumerate(value) if isinstance(value, list) else iter(())
+
+
+def _spelt(steps: Sequence[str | int]) -> str:
+    """As `messages[1].content`."""
+    names = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in steps)
+    return names.removeprefix(".")

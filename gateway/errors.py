@@ -77,7 +77,7 @@ class UnknownModel(GatewayError):
     """Nothing here answers to this model name."""
 
     def __init__(self, model: str) -> None:
-        super().__init__(f"The model {model!r} does not exist or you do not have access to it.")
+        super().__init__(f"The model {model[:100]!r} does not exist or you do not have access to it.")
         self.param = "model"
 
 
@@ -85,7 +85,7 @@ class ModelRefused(GatewayError):
     """The tenant's policy does not allow this model."""
 
     def __init__(self, model: str) -> None:
-        super().__init__(f"This key is not allowed to use the model {model!r}.")
+        super().__init__(f"This key is not allowed to use the model {model[:100]!r}.")
         self.param = "model"
 
 

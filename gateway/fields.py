@@ -23,8 +23,17 @@ KINDS = {
 }
 
 
+SHOWN = 80
+"""Characters of a client's own text that a complaint repeats."""
+
+
 def path(at: str, name: str) -> str:
     return f"{at}.{name}" if at else name
+
+
+def cut(text: str, most: int = SHOWN) -> str:
+    """A client's text as a complaint may repeat it, with dots in place of what is left out."""
+    return text if len(text) <= most else f"{text[: most - 3]}..."
 
 
 def wrong_type(param: str, expected: str, value: Any) -> BadRequest:
@@ -103,8 +112,9 @@ def choice(body: Mapping[str, Any], name: str, allowed: Sequence[str], *, at: st
 
 def bad_choice(param: str, allowed: Sequence[str], value: str) -> BadRequest:
     listed = ", ".join(f"'{one}'" for one in allowed)
-    shown = value if len(value) <= 60 else value[:57] + "..."
-    return BadRequest(f"Invalid value: '{shown}'. Supported values are: {listed}.", param=param, code="invalid_value")
+    return BadRequest(
+        f"Invalid value: '{cut(value, 60)}'. Supported values are: {listed}.", param=param, code="invalid_value"
+    )
 
 
 def array(body: Mapping[str, Any], name: str, *, longest: int, at: str = "") -> list[Any] | None:

@@ -107,5 +107,5 @@ def _meant(name: str) -> str | None:
 
 
 def _unknown(name: str, meant: str) -> BadRequest:
-    shown = name if len(name) <= 80 else name[:77] + "..."
+    shown = fields.cut(name)
     return BadRequest(f"Unknown parameter: '{shown}'. Did you mean '{meant}'?", param=shown, code="unknown_parameter")

@@ -82,8 +82,7 @@ def _part(part: Any, at: str) -> str:
     if kind is None:
         raise fields.missing(f"{at}.type")
     if kind not in ("text", "refusal"):
-        shown = kind if len(kind) <= 40 else kind[:37] + "..."
-        text = f"Invalid content part: models here read text, not {shown!r}."
+        text = f"Invalid content part: models here read text, not {fields.cut(kind, 40)!r}."
         raise BadRequest(text, f"{at}.type", "unsupported_value")
     return _needed(part, kind, at, empty=True)
 

@@ -59,7 +59,14 @@ def test_other_bytes_are_refused_and_nothing_else_happens(raw: bytes) -> None:
         (b'{"seed":' + b"9" * 5000 + b"}", "invalid_value", "seed"),
         (b'{"logit_bias":{"5":NaN}}', "invalid_value", "logit_bias.5"),
         (b'{"messages":[{"a":1},{"b":[NaN]}]}', "invalid_value", "messages[1].b[0]"),
+        (b'{"x":' + b"[" * 600 + b"NaN" + b"]" * 600 + b"}", "invalid_value", "x" + "[0]" * 25 + "[..."),
+        (b'{"x":' + b'{"a":' * 600 + b"NaN" + b"}" * 600 + b"}", "invalid_value", "x" + ".a" * 38 + "..."),
+        (b'{"x":' + b"[" * 20_000 + b"NaN" + b"]" * 20_000 + b"}", "invalid_json", None),
+        (b'{"x":[[],{},[1,[2]],{"y":[0,{"z":-1e999}]}]}', "invalid_value", "x[3].y[1].z"),
+        (b"[NaN]", "invalid_value", "[0]"),
+        (b"NaN", "invalid_value", "body"),
         (b'{"a":1,"a":2}', "duplicate_key", "a"),
+        (b'{"%b":1,"%b":2}' % (b"k" * 500, b"k" * 500), "duplicate_key", "k" * 77 + "..."),
         (b'{"a":[{"b":1,"c":2,"b":1}]}', "duplicate_key", "b"),
         (b'{"a":1,"\\u0061":2}', "duplicate_key", "a"),
     ],
@@ -68,6 +75,21 @@ def test_bad_bodies(raw: bytes, code: str, param: str | None) -> None:
     with pytest.raises(BadRequest) as failure:
         parse_object(raw)
     assert (failure.value.code, failure.value.param) == (code, param)
+
+
+def test_a_key_that_occurs_twice_among_very_many_is_found_in_one_pass() -> None:
+    """Comparing every key with every other one would take longer than a test may."""
+    keys = [f'"{place:x}":0' for place in range(200_000)]
+    with pytest.raises(BadRequest) as failure:
+        parse_object(f'{{"metadata":{{{",".join(keys)},"1869f":0}}}}'.encode())
+    assert (failure.value.code, failure.value.param) == ("duplicate_key", "1869f")
+
+
+def test_a_long_path_is_not_spelt_for_every_value_under_it() -> None:
+    raw = b'{"%b":[%bNaN]}' % (b"k" * 30_000, b"0," * 15_000)
+    with pytest.raises(BadRequest) as failure:
+        parse_object(raw)
+    assert failure.value.param == "k" * 77 + "..."
 
 
 def test_deep_bodies_up_to_the_limit_are_fine() -> None:
