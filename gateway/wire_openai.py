@@ -22,9 +22,10 @@ from tiergate.tiers import ChatRequest, Sampling
 from . import fields
 from .call import Call
 from .errors import BadRequest
-from .thinking import FIELDS as THINKING_FIELDS
-from .thinking import read_thinking, refuse_lookalikes
-from .wire_openai_messages import read_messages, read_tools
+from .lookalikes import FIELDS as THINKING_FIELDS
+from .lookalikes import Shape, refuse_lookalikes
+from .thinking import read_thinking
+from .wire_openai_messages import MESSAGE, TOOL, read_messages, read_tools
 
 Number = TypeVar("Number", int, float)
 
@@ -34,6 +35,8 @@ MOST_TOKENS = (1 << 31) - 1
 MOST_BIASES = 4096
 MOST_STOPS = 4
 LONGEST_STOP = 1024
+MOST_REPETITION = 1e6
+"""Of `repetition_penalty`, which may be as small as the inverse."""
 TOKEN_ID = re.compile("0|[1-9][0-9]{0,8}")
 
 SAMPLING_FIELDS = (
@@ -59,6 +62,16 @@ KNOWN = frozenset(
         *SAMPLING_FIELDS, *WITHOUT_EFFECT, *REFUSED, *THINKING_FIELDS,
     )
 )  # fmt: skip
+SHAPE = Shape(
+    known=KNOWN,
+    inside={
+        "messages": MESSAGE,
+        "tools": TOOL,
+        "stream_options": Shape(known=frozenset(("include_usage", "include_obfuscation"))),
+        "response_format": Shape(known=frozenset(("type", "json_schema"))),
+    },
+)
+"""Where a budget may have ended up by mistake. What a field or a schema holds as data is nobody's business."""
 
 
 def parse_chat(body: Mapping[str, Any], tenant: Tenant, *, most_choices: int) -> Call:
@@ -69,8 +82,7 @@ def parse_chat(body: Mapping[str, Any], tenant: Tenant, *, most_choices: int) ->
     for name, why in REFUSED.items():
         if body.get(name) is not None:
             raise fields.unsupported(name, why)
-    if not body.keys() <= KNOWN:
-        refuse_lookalikes(body, KNOWN)
+    refuse_lookalikes(body, SHAPE)
     stream = fields.boolean(body, "stream") or False
     wish = read_thinking(body)
     tools = read_tools(body)
@@ -116,7 +128,9 @@ def _sampling(body: Mapping[str, Any]) -> Sampling:
         min_p=_or(fields.number(body, "min_p", low=0, high=1), 0.0),
         presence_penalty=_or(fields.number(body, "presence_penalty", low=-2, high=2), 0.0),
         frequency_penalty=_or(fields.number(body, "frequency_penalty", low=-2, high=2), 0.0),
-        repetition_penalty=_or(fields.number(body, "repetition_penalty", above=0, high=10), 1.0),
+        repetition_penalty=_or(
+            fields.number(body, "repetition_penalty", low=1 / MOST_REPETITION, high=MOST_REPETITION), 1.0
+        ),
         logit_bias=_biases(body),
         seed=fields.integer(body, "seed", low=-INT64, high=INT64 - 1),
         min_tokens=_or(fields.integer(body, "min_tokens", low=0, high=MOST_TOKENS), 0),

@@ -10,6 +10,7 @@ from tiergate.tiers import Message, ToolCall, ToolSpec
 
 from . import fields
 from .errors import BadRequest
+from .lookalikes import Shape
 
 MOST_MESSAGES = 2048
 MOST_PARTS = 2048
@@ -22,6 +23,18 @@ ROLES: Mapping[str, Literal["system", "user", "assistant", "tool"]] = {
     "assistant": "assistant",
     "tool": "tool",
 }
+MESSAGE = Shape(
+    known=frozenset(
+        (
+            "role", "content", "name", "tool_calls", "tool_call_id", "function_call", "refusal", "audio", "annotations",
+        )
+    ),
+    answers="assistant",
+)  # fmt: skip
+TOOL = Shape(
+    known=frozenset(("type", "function")),
+    inside={"function": Shape(known=frozenset(("name", "description", "parameters", "strict")))},
+)
 TOOL_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 

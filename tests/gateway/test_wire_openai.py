@@ -9,6 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tiergate.budget import Tenant
+from tiergate.engine.messages import Generate, LaneInfo, SamplingParams
+from tiergate.engine.validate import LARGEST, find_fault
 from tiergate.gateway.call import choice_seed
 from tiergate.gateway.errors import BadRequest
 from tiergate.gateway.wire_openai import KNOWN, parse_chat
@@ -362,8 +364,60 @@ def test_a_budget_one_level_too_deep_is_refused() -> None:
     assert failure.param == "generation.thinking_budget"
 
 
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("thinking_budget", "thinking_budget"),
+        ("thinking", "thinking"),
+        ("reasoning_effort", "reasoning_effort"),
+        ("thinking_mode", "thinking_mode"),
+        ("budget_tokens", "thinking_budget"),
+        ("thinkng_budget", "thinking_budget"),
+        ("reasoningEffort", "reasoning_effort"),
+    ],
+)
+@pytest.mark.parametrize("role", ["user", "assistant", "system"])
+def test_budgets_in_the_wrong_place_are_refused(name: str, meant: str, role: str) -> None:
+    user = {"role": "user", "content": "Hi"}
+    function = {"name": "look", name: 5}
+    for fields, at in (
+        ({"stream": True, "stream_options": {"include_usage": True, name: 5}}, "stream_options"),
+        ({"response_format": {"type": "text", name: 5}}, "response_format"),
+        ({"messages": [user, {"role": role, "content": "Hi", name: 5}]}, "messages[1]"),
+        ({"tools": [TOOL, TOOL | {name: 5}]}, "tools[1]"),
+        ({"tools": [{"type": "function", "function": function}]}, "tools[0].function"),
+    ):
+        failure = refused(ask() | fields)
+        assert (failure.param, failure.code) == (f"{at}.{name}", "unknown_parameter")
+        assert f"Did you mean '{meant}'?" in str(failure)
+
+
+def test_what_only_looks_like_a_budget_and_is_data_is_left_alone() -> None:
+    schema = {"type": "object", "properties": {"thinking_budget": {"type": "integer"}}, "reasoning_effort": "x"}
+    said = ("reasoning", "reasoning_content", "thinking_blocks", "reasoning_details", "reasoning_signature")
+    request = read(
+        tools=[{"type": "function", "function": {"name": "look", "parameters": schema}}],
+        metadata={"thinking_budget": "5"},
+        messages=[
+            {"role": "user", "content": "Hi", "thinking_budget": None, "cache": 1},
+            {"role": "assistant", "content": "x", **dict.fromkeys(said, "T")},
+        ],
+    )
+    assert request.tools[0].parameters == schema
+    assert request.thinking is request.effort is None
+    for name in said:
+        assert refused(ask(messages=[{"role": "user", "content": "Hi", name: "T"}])).param == f"messages[0].{name}"
+
+
 def test_a_flood_of_fields_is_refused() -> None:
     assert refused(ask(**{f"x{place}": 1 for place in range(200)})).code == "too_many_fields"
+    names = {f"x{place}": 1 for place in range(200)}
+    more = {f"y{place}": 1 for place in range(200)}
+    user = {"role": "user", "content": "Hi"}
+    assert read(extra=names, messages=[user | names] * 100).messages[99].content == "Hi"
+    assert refused(ask(extra=names, other=more)).code == "too_many_fields"
+    assert refused(ask(messages=[user | names, user | more])).code == "too_many_fields"
+    assert refused(ask(messages=[user] * 100_000)).code == "array_above_max_length"
 
 
 @pytest.mark.parametrize(
@@ -398,6 +452,29 @@ def test_no_body_does_anything_but_parse_or_be_refused(body: dict[str, Any], com
     except BadRequest as error:
         parsed = bool(str(error) and error.code)
     assert parsed
+
+
+ANY = st.floats() | st.integers(-(2**64), 2**64) | st.sampled_from((1e-320, 1e-9, 1e-7, 1e-6, 1e6, 1e6 + 1, 1e308))
+LANE = LaneInfo(name="fast", model="m", context=1 << 40, vocab=10**9, eos=(0,), dtype="fp32", blocks=1, block_size=1)
+
+
+@given(st.dictionaries(st.sampled_from(sorted(NUMERIC)), ANY, max_size=4), st.dictionaries(st.just("7"), ANY))
+def test_what_is_taken_here_the_engine_takes_as_well(numbers: dict[str, Any], biases: dict[str, Any]) -> None:
+    try:
+        sampling = read(**{"logprobs": True} | numbers, logit_bias=biases).sampling
+    except BadRequest as error:
+        assert error.param in {*numbers, "logit_bias.7"}  # noqa: PT017
+        return
+    fields = {name: getattr(sampling, name) for name in SamplingParams.__struct_fields__ if hasattr(sampling, name)}
+    command = Generate(id="1", lane="fast", token_ids=[1], sampling=SamplingParams(max_tokens=1, **fields))
+    assert find_fault(command, LANE) is None
+
+
+def test_the_bounds_of_a_repetition_penalty_are_the_engine_s() -> None:
+    for value in (1 / LARGEST, LARGEST):
+        assert read(repetition_penalty=value).sampling.repetition_penalty == value
+    for value in (1e-9, 0.99 / LARGEST, 1.01 * LARGEST):
+        assert refused(ask(repetition_penalty=value)).param == "repetition_penalty"
 
 
 @given(st.integers(-(2**63), 2**63 - 1), st.integers(1, 128))
