@@ -53,7 +53,7 @@ class Chat:
         foreign = self._guard.cover(self.template.foreign(request.messages, tools))
         rendered = self.template.render(foreign, [message.role for message in request.messages], thinking=thinking)
         opens = self.thinks and rendered.rfind(self._opener) > rendered.rfind(self._closer)
-        tokens, ids = self.encoder.encode(foreign.uncover(self.encoder.rename(rendered)), most)
+        tokens, ids = self.encoder.encode(foreign.uncover(self.encoder.rename(rendered)), most, request.salt)
         return Encoded(tokens, tuple(ids), opens)
 
     def _estimate(self, request: ChatRequest, size: int) -> int:

@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import json
 import re
+from functools import lru_cache
 from typing import Any
 
 from tokenizers import Tokenizer
 
 from .errors import BadPrompt, ModelMissing
+from .segments import independent
+
+SEGMENTS_KEPT = 512
+LONGEST_KEPT = 2048
+"""Characters of a segment up to which its ids are kept."""
 
 
 class PromptEncoder:
@@ -25,11 +31,14 @@ class PromptEncoder:
         added = tokenizer.get_added_tokens_decoder()
         control = {token.content: id for id, token in added.items() if _is_control(token.content, token.special)}
         names = {content: f"{secret}{index:04x}" for index, content in enumerate(sorted(control))}
-        copy = Tokenizer.from_str(json.dumps(_renamed(json.loads(tokenizer.to_str()), names)))
+        state = _renamed(json.loads(tokenizer.to_str()), names)
+        copy = Tokenizer.from_str(json.dumps(state))
         if any(copy.token_to_id(names[content]) != id for content, id in control.items()):
             raise ModelMissing("the tokenizer's control tokens cannot be told from its text")
         self._copy = copy
         self._names = names
+        self._split = re.compile(f"({'|'.join(names.values())})") if names and independent(state) else None
+        self._kept = lru_cache(SEGMENTS_KEPT)(lambda salt, segment: self.plain(segment))
         longest_first = sorted(names, key=len, reverse=True)
         self._find = re.compile("|".join(map(re.escape, longest_first)) or r"(?!)")
         self.control = tuple(control)
@@ -40,8 +49,11 @@ class PromptEncoder:
         """Give the control strings of a rendered template, foreign text still covered, their secret names."""
         return self._find.sub(lambda found: self._names[found[0]], rendered)
 
-    def encode(self, renamed: str, most: int) -> tuple[int, list[int]]:
+    def encode(self, renamed: str, most: int, salt: str = "") -> tuple[int, list[int]]:
         """The number of tokens, and the ids unless there are more than `most`.
+
+        What stands between control tokens is often what stood there before: a system prompt, earlier turns of the
+        conversation. Its ids are kept for a while, for each `salt` apart, because time tells what was known.
 
         A text so long that its beginning alone exceeds `most` is not encoded whole; its number is an estimate then.
         Raises `BadPrompt` for text that is not Unicode (lone surrogates).
@@ -52,8 +64,15 @@ class PromptEncoder:
             count = len(self._ids(start))
             if count > most + 64:
                 return count * len(renamed) // len(start), []
-        ids = self._ids(renamed)
+        ids = self._ids(renamed) if self._split is None else self._joined(self._split.split(renamed), salt)
         return len(ids), ids if len(ids) <= most else []
+
+    def _joined(self, segments: list[str], salt: str) -> list[int]:
+        ids: list[int] = []
+        for segment in segments:
+            if segment:
+                ids += self._kept(salt, segment) if len(segment) <= LONGEST_KEPT else self._ids(segment)
+        return ids
 
     def _ids(self, text: str) -> list[int]:
         try:

@@ -169,7 +169,7 @@ def _process(command: list[str]) -> Iterator[subprocess.Popen[bytes]]:
 
 
 async def _run(contender: str, streamed: bool, port: int, process: psutil.Process, plan: Plan) -> list[Measured]:
-    await load(port, _request(WORKS["request"]), connections=8, count=100)  # warm up
+    await load(port, _requests(WORKS["request"]), connections=8, count=100)  # warm up
     return [
         await _measure(contender, what, port, process, plan.count(what))
         for what, work in WORKS.items()
@@ -177,22 +177,31 @@ async def _run(contender: str, streamed: bool, port: int, process: psutil.Proces
     ]
 
 
-def _request(work: Work) -> bytes:
-    body: dict[str, Any] = {
-        "model": "fast",
-        "messages": [{"role": "user", "content": PROMPT}],
-        "max_tokens": work.tokens,
-        "stream": work.streamed,
-    }
-    return post("/v1/chat/completions", json.dumps(body).encode())
+def _requests(work: Work) -> list[bytes]:
+    """Requests whose questions differ, more than any cache of prompts holds, so that it knows none of them again."""
+    return [
+        post(
+            "/v1/chat/completions",
+            json.dumps(
+                {
+                    "model": "fast",
+                    "messages": [{"role": "user", "content": f"{PROMPT}This is question {number}."}],
+                    "max_tokens": work.tokens,
+                    "stream": work.streamed,
+                }
+            ).encode(),
+        )
+        for number in range(2000)
+    ]
 
 
 async def _measure(contender: str, what: str, port: int, process: psutil.Process, count: int) -> Measured:
-    work, request = WORKS[what], _request(WORKS[what])
+    work = WORKS[what]
+    requests = _requests(work)
     before, began = _cpu(process), time.perf_counter()
     answers = await load(
         port,
-        request,
+        requests,
         connections=work.connections,
         count=count,
         interval=work.interval,

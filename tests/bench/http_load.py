@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -82,12 +83,13 @@ def post(path: str, body: bytes) -> bytes:
 
 
 async def load(
-    port: int, request: bytes, *, connections: int, count: int, interval: float = 0.0, spread: float = 0.0
+    port: int, requests: Sequence[bytes], *, connections: int, count: int, interval: float = 0.0, spread: float = 0.0
 ) -> list[Answer]:
     """Send `count` requests over `connections`, each as soon as the one before it on its connection is answered.
 
-    With an `interval`, in seconds, a request starts at most that often, all connections together. `spread` is the time
-    over which the first requests of the connections are spread. Raises `RuntimeError` for an answer other than 200.
+    `requests` are taken in turn, over and over. With an `interval`, in seconds, a request starts at most that often,
+    all connections together. `spread` is the time over which the first requests of the connections are spread. Raises
+    `RuntimeError` for an answer other than 200.
     """
     loop = asyncio.get_running_loop()
     todo = iter(range(count))
@@ -101,7 +103,7 @@ async def load(
             for number in todo:
                 if interval:
                     await asyncio.sleep(max(began + number * interval - loop.time(), 0.0))
-                answers.append(await connection.ask(request))
+                answers.append(await connection.ask(requests[number % len(requests)]))
                 if answers[-1].status != 200:
                     raise RuntimeError(f"status {answers[-1].status}")
         finally:

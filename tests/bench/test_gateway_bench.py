@@ -33,7 +33,7 @@ async def loaded(answer: list[bytes], **how: Any) -> tuple[list[tuple[int, int, 
     async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
         port = server.sockets[0].getsockname()[1]
         try:
-            answers = await load(port, post("/x", b"{}"), connections=2, count=5, **how)
+            answers = await load(port, [post("/x", b"{}")], connections=2, count=5, **how)
         finally:
             await asyncio.wait([task for task in served if task])
     return [(one.status, one.events, one.size) for one in answers], len(served)
