@@ -99,10 +99,10 @@ def launch(config: EngineConfig, *, command: Sequence[str] = _COMMAND) -> Engine
 def _environment() -> dict[str, str]:
     """Ours, with OpenMP's threads told to spin for a moment only before they sleep.
 
-    A decode step has hundreds of short parallel regions. Threads that never spin make it half as long again; threads
-    that spin as long as by default take the core of whoever else is busy, a gateway for one, and then wait for each
-    other: with one neighbour on two cores a step took 14 times as long at the median. This many rounds cost about a
-    tenth in either case.
+    A decode step has hundreds of short parallel regions. On two cores, threads that never spun made it 1.6 times as
+    long; threads that spun as long as by default took the core of whoever else was busy, a gateway for one, and then
+    waited for each other: beside one busy neighbour a step took 14 times as long at the median. This many rounds cost
+    a fifth or less in either case.
     """
     environment = dict(os.environ)
     if "OMP_WAIT_POLICY" not in environment:
