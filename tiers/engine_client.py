@@ -73,15 +73,21 @@ class Channel:
         self._replies.clear()
         return replies
 
-    def put(self, reply: AnswerPart) -> bool:
-        """Hand over a reply; false where the reader is too slow. The last word is always taken."""
-        last = type(reply) is not messages.Tokens
-        if len(self._replies) >= self._limit and not last:
+    def put(self, reply: messages.Tokens) -> bool:
+        """Hand over more of the answer; false where the reader is too slow."""
+        replies = self._replies
+        if len(replies) >= self._limit:
             return False
-        self._replies.append(reply)
-        self._complete = last
-        self._wake()
+        replies.append(reply)
+        if self._waiter is not None and len(replies) >= self._least:
+            self._wake()
         return True
+
+    def end(self, reply: AnswerPart) -> None:
+        """Hand over the last word, which is always taken."""
+        self._replies.append(reply)
+        self._complete = True
+        self._wake()
 
     def lose(self, reason: str) -> None:
         self._lost = reason
@@ -91,7 +97,7 @@ class Channel:
         return len(self._replies) >= self._least or self._complete or self._lost is not None
 
     def _wake(self) -> None:
-        if self._waiter is not None and self._ready() and not self._waiter.done():
+        if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
 
@@ -307,29 +313,31 @@ class EngineClient:
 
     def _read(self, replies: list[messages.Reply]) -> None:
         self._unanswered = 0
+        channels = self._channels
         for reply in replies:
-            if isinstance(reply, AnswerPart):
-                self._hand_over(reply)
+            if type(reply) is messages.Tokens:  # nearly all are
+                channel = channels.get(reply.id)
+                if channel is not None and not channel.put(reply):
+                    self._cut_off(channel)
+            elif isinstance(reply, messages.Finished | messages.Failed):
+                channel = channels.pop(reply.id, None)
+                if channel is not None:
+                    self._deaths = 0
+                    channel.end(reply)
             elif isinstance(reply, messages.Stats):
                 inspections, self._inspections = self._inspections, []
                 for inspection in inspections:
                     if not inspection.done():
                         inspection.set_result(reply.lanes)
-            else:
-                # `Ready` answers the first word of a client that the engine does not know, or knows no more.
+            elif isinstance(reply, messages.Ready):
+                # It answers the first word of a client that the engine does not know, or knows no more.
                 self._drop_requests("the engine had given this gateway up")
+                channels = self._channels
                 self._lanes, self.pid = reply.lanes, reply.pid
                 self.reason = ""
                 self._ready.set()
 
-    def _hand_over(self, reply: AnswerPart) -> None:
-        channel = self._channels.get(reply.id)
-        if channel is None:
-            return
-        if not isinstance(reply, messages.Tokens):
-            del self._channels[reply.id]
-            self._deaths = 0
-        if not channel.put(reply):
-            self.abort(reply.id)
-            self.forget(reply.id)
-            channel.lose("its reader fell too far behind")
+    def _cut_off(self, channel: Channel) -> None:
+        self.abort(channel.id)
+        self.forget(channel.id)
+        channel.lose("its reader fell too far behind")

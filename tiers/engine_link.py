@@ -14,14 +14,23 @@ from tiergate.engine import messages
 
 FRAMES_A_TURN = 32
 """Frames read before other callbacks get their turn."""
+FRAME_BYTES = 1 << 20
+"""A frame is sent without waiting for more once it has as much."""
+MOST_UNSENT = 1 << 26
+"""Bytes that wait for an engine that takes nothing; beyond it new commands are refused."""
+RETRY = 0.01
+"""Seconds until an engine that took nothing is tried again."""
+_READABLE = int(zmq.POLLIN)  # the flag itself is an enum, whose arithmetic takes longer than the question
 
 
 class Link:
     """Sends commands and hands over replies. Callbacks run in the event loop, `on_lost` once at most.
 
+    Commands of one turn of the event loop leave as one frame when it ends, because each frame wakes ZeroMQ's thread.
+
     A ZeroMQ socket is not read through awaitables here: a callback on its file descriptor takes every frame that is
     there, so that a frame costs one `recv` and one decode and no task or future. The descriptor is edge-triggered,
-    so it must be drained until it has nothing more, and looked at again after each send.
+    so it must be drained to `EAGAIN`, and looked at again after each send.
     """
 
     def __init__(
@@ -34,7 +43,9 @@ class Link:
         self._loop = asyncio.get_running_loop()
         self._on_replies = on_replies
         self._on_lost = on_lost
-        self._encoder = msgspec.msgpack.Encoder()
+        self._encode = msgspec.msgpack.Encoder().encode
+        self._unsent: list[bytes] = []
+        self._unsent_bytes = 0
         self._decoder = msgspec.msgpack.Decoder(list[messages.Reply])
         self._open = True
         socket = self._socket = context.socket(zmq.DEALER)
@@ -52,15 +63,15 @@ class Link:
         self._loop.call_soon(self._watch)
 
     def send(self, commands: Sequence[messages.Command]) -> bool:
-        """Queue one frame; false when the connection is closed or the engine does not take what is sent."""
-        if not self._open:
+        """Send soon; false when the connection is closed or the engine does not take what is sent."""
+        if not self._open or self._unsent_bytes > MOST_UNSENT:
             return False
-        try:
-            self._socket.send(self._encoder.encode(commands), zmq.NOBLOCK)
-        except zmq.Again:
-            return False
-        if self._readable():
-            self._loop.call_soon(self._drain)
+        if not self._unsent:
+            self._loop.call_soon(self._flush)
+        for command in commands:
+            encoded = self._encode(command)
+            self._unsent.append(encoded)
+            self._unsent_bytes += len(encoded)
         return True
 
     def close(self) -> None:
@@ -74,17 +85,32 @@ class Link:
         self._monitor.close()
         self._socket.close()
 
-    def _readable(self) -> bool:
-        return bool(int(self._socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN)
+    def _flush(self) -> None:
+        while self._open and self._unsent:
+            count, size = 0, 0
+            while count < len(self._unsent) and size < FRAME_BYTES:
+                size += len(self._unsent[count])
+                count += 1
+            try:
+                self._socket.send(frame(self._unsent[:count]), zmq.NOBLOCK)
+            except zmq.Again:
+                self._loop.call_later(RETRY, self._flush)
+                return
+            del self._unsent[:count]
+            self._unsent_bytes -= size
+        if self._open and int(self._socket.getsockopt(zmq.EVENTS)) & _READABLE:
+            self._loop.call_soon(self._drain)
 
     def _drain(self) -> None:
         for _ in range(FRAMES_A_TURN):
-            # Asking costs less than the exception of a `recv` in vain, and re-arms the descriptor just as well.
-            if not self._open or not self._readable():
+            if not self._open:
                 return
-            frame = self._socket.recv(zmq.NOBLOCK)
             try:
-                replies = self._decoder.decode(frame)
+                received = self._socket.recv(zmq.NOBLOCK)
+            except zmq.Again:
+                return
+            try:
+                replies = self._decoder.decode(received)
             except msgspec.DecodeError as error:
                 self._lose(f"the engine sent what is not its protocol: {error}")
                 return
@@ -107,3 +133,15 @@ class Link:
         if self._open:
             self.close()
             self._on_lost(reason)
+
+
+def frame(commands: Sequence[bytes]) -> bytes:
+    """Encoded commands as one MessagePack array (its specification, formats fixarray, array 16 and array 32)."""
+    count = len(commands)
+    if count < 16:
+        head = bytes((0x90 | count,))
+    elif count < 1 << 16:
+        head = b"\xdc" + count.to_bytes(2, "big")
+    else:
+        head = b"\xdd" + count.to_bytes(4, "big")
+    return head + b"".join(commands)
