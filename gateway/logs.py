@@ -15,6 +15,8 @@ import orjson
 from .config import LogSpec
 
 PLAIN = re.compile(r"[\w.,:;/@+>-]*", re.ASCII)
+CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
+"""What could begin a line, move a terminal's cursor, or turn the direction of what follows."""
 
 
 class Lines(logging.Formatter):
@@ -28,14 +30,24 @@ class Lines(logging.Formatter):
         facts: dict[str, Any] = getattr(record, "facts", {})
         trace = self.formatException(record.exc_info) if record.exc_info else ""
         stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created)) + f".{int(record.msecs):03}Z"
-        message = record.getMessage()
+        message = record.getMessage().rstrip()
         if self._json:
             line = {"time": stamp, "level": record.levelname.lower(), "logger": record.name, "message": message}
             if trace:
                 line["trace"] = trace
             return orjson.dumps(line | facts, default=str).decode()
         told = _pairs(facts) if facts else ""
-        return f"{stamp} {record.levelname.lower():7} {record.name}: {message}{told}" + (f"\n{trace}" if trace else "")
+        plain = f"{stamp} {record.levelname.lower():7} {record.name}: {CONTROL.sub(_escape, message)}{told}"
+        return f"{plain}\n{_indented(trace)}" if trace else plain
+
+
+def _escape(found: re.Match[str]) -> str:
+    return f"\\u{ord(found[0]):04x}"
+
+
+def _indented(trace: str) -> str:
+    """Its lines cannot be taken for lines of the log, whatever text an exception holds."""
+    return "\n".join("    " + CONTROL.sub(_escape, line) for line in trace.split("\n"))
 
 
 def _pairs(facts: Mapping[str, Any]) -> str:
@@ -47,8 +59,7 @@ def _pairs(facts: Mapping[str, Any]) -> str:
         if type(value) is bool:
             value = "true" if value else "false"
         elif type(value) is str and not value.isalnum() and not PLAIN.fullmatch(value):
-            # A user's words must not be able to begin a line, or to move a terminal's cursor.
-            value = json.dumps(value)
+            value = CONTROL.sub(_escape, json.dumps(value))
         parts.append(f" {key}={value}")
     return "".join(parts)
 
