@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import secrets
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -22,10 +21,11 @@ from tiergate.tiers import Catalog, TierError, open_tiers
 from .chat import ChatEndpoint
 from .config import Settings
 from .cors import Cors
-from .errors import GatewayError, HostRefused, describe, openai_error
+from .errors import ConfigError, GatewayError, HostRefused, describe, openai_error
 from .handlers import Handlers
 from .hosts import Hosts
 from .openai_dialect import OpenAIChat
+from .record import new_id
 from .service import Service, Tiers
 
 CHAT = "/v1/chat/completions"
@@ -97,13 +97,17 @@ class App:
                 TierError: _refuse,
                 Exception: _refuse,
             },
-            lifespan=self._lifespan,
+            lifespan=lambda _: self.open(),
         )
         app.router.redirect_slashes = False
         return app
 
     @contextlib.asynccontextmanager
-    async def _lifespan(self, starlette: Starlette) -> AsyncIterator[None]:
+    async def open(self) -> AsyncIterator[None]:
+        """Open everything around the block, as the lifespan does: for a server that wants to know what went wrong.
+
+        Raises `BadSetting`, `ConfigError`, `StoreUnavailable`, `ModelMissing`.
+        """
         settings = self._settings
         async with contextlib.AsyncExitStack() as stack:
             ledger = self._ledger or open_ledger(settings)
@@ -122,9 +126,12 @@ def create_app(settings: Settings, *, tiers: Tiers | None = None, ledger: Ledger
 
 
 def open_ledger(settings: Settings) -> Ledger:
-    """The books that the settings name. Raises `BadSetting`, `StoreUnavailable`."""
+    """The books that the settings name. Raises `BadSetting`, `ConfigError`, `StoreUnavailable`."""
     folder = Path(settings.data).expanduser()
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"data: cannot use the folder {folder}: {error.strerror or error}") from None
     return Ledger(open_store(settings.budget.store, folder=folder), lease=settings.budget.lease)
 
 
@@ -140,7 +147,8 @@ async def open_models(settings: Settings) -> Tiers:
 
 def _refuse(request: Request, error: Exception) -> Response:
     problem = describe(error)
-    log.log(problem.level, "%s %s: %s", request.method, request.url.path, problem.code or problem.status)
+    path = request.scope["path"][:200]
+    log.log(problem.level, "%s %s: %s", request.method, path, problem.code or problem.status)
     headers = {name.decode(): value.decode() for name, value in problem.headers}
     return JSONBody(openai_error(problem), problem.status, headers)
 
@@ -157,7 +165,7 @@ def _header(scope: Scope, wanted: bytes) -> bytes:
 
 
 def _identified(send: Send) -> Send:
-    return _adding(send, ((b"x-request-id", b"req_" + secrets.token_hex(12).encode()),))
+    return _adding(send, ((b"x-request-id", new_id().encode()),))
 
 
 def _adding(send: Send, headers: tuple[tuple[bytes, bytes], ...]) -> Send:

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import orjson
 
-from .errors import BadRequest
+from .errors import BadRequest, UnsupportedEncoding
 from .fields import cut
 
 INLINE_BYTES: Final = 64 * 1024
@@ -26,13 +26,24 @@ DEEPEST: Final = 128
 def check_content_type(value: bytes | None) -> None:
     """Only JSON, and said so: a page of another origin can send any other type without asking the browser first.
 
-    Raises `BadRequest`.
+    Raises `BadRequest`, `UnsupportedEncoding`.
     """
-    if value is None or value.split(b";", 1)[0].strip().lower() != b"application/json":
+    kind, _, rest = (value or b"").partition(b";")
+    if value is None or kind.strip().lower() != b"application/json":
         shown = "none" if value is None else repr(value[:80].decode("latin-1"))
         raise BadRequest(
             f"Unsupported content type: expected 'application/json', got {shown}.", code="unsupported_content_type"
         )
+    for parameter in rest.split(b";") if rest else ():
+        name, _, given = parameter.partition(b"=")
+        if name.strip().lower() == b"charset" and given.strip(b' \t"').lower() not in (b"utf-8", b"utf8"):
+            raise UnsupportedEncoding("charset", given.decode("latin-1"))
+
+
+def check_encoding(value: bytes | None) -> None:
+    """Content-Encoding: only bodies that are what they are. Raises `UnsupportedEncoding`."""
+    if value is not None and value.strip().lower() not in (b"", b"identity"):
+        raise UnsupportedEncoding("content encoding", value.decode("latin-1"))
 
 
 def parse_object(raw: bytes) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from tiergate.tiers import ChatRequest, Event, Start, Usage, run_cascade
 
 from . import observe, route
 from .auth import identify
-from .body import INLINE_BYTES, check_content_type, parse_object
+from .body import INLINE_BYTES, check_content_type, check_encoding, parse_object
 from .call import Call, choice_seed
 from .classify import classify
 from .dialect import Dialect, Writer
@@ -27,7 +27,7 @@ from .errors import ClientGone, Draining, Problem, ShuttingDown, SlowReader, des
 from .plan import Plan, make_plan, within
 from .record import Record
 from .relay import Relay
-from .reply import RawHeaders, Reply, read_body
+from .reply import RawHeaders, Reply
 from .service import Service
 from .sse import KEEP_ALIVE
 
@@ -55,7 +55,6 @@ class ChatEndpoint:
         service = self._service
         record = Record(id=f"req_{self._random.getrandbits(96):024x}")
         reply = Reply(send, id=record.id, stall=service.settings.server.stall)
-        service.metrics.began()
         problem: Problem | None = None
         failure: BaseException | None = None
         try:
@@ -66,6 +65,8 @@ class ChatEndpoint:
             record.status = problem.status
         except asyncio.CancelledError as error:
             failure, problem = error, describe(ShuttingDown("cancelled"))
+            if not reply.begun:
+                await self._fail(reply, problem, record)
             raise
         except Exception as error:
             failure, problem = error, describe(error)
@@ -95,7 +96,10 @@ class ChatEndpoint:
         tenant = identify(service.keys, headers)
         record.tenant = tenant.id
         check_content_type(headers.get(b"content-type"))
-        raw = await read_body(receive, headers.get(b"content-length"), service.settings.server.body_limit)
+        check_encoding(headers.get(b"content-encoding"))
+        limit = service.settings.server.body_limit
+        raw = await service.reading.read(receive, headers.get(b"content-length"), limit)
+        service.metrics.began(record)
         inline = len(raw) <= INLINE_BYTES
         call = self._read(raw, tenant) if inline else await asyncio.to_thread(self._read, raw, tenant)
         record.asked, record.stream, record.choices = call.request.model[:100], call.stream, call.choices

@@ -41,6 +41,8 @@ class ServerSpec:
     """Share the port with other processes that set this too; the system spreads connections over them."""
     body_limit: int = 4 << 20
     """Largest request body, bytes."""
+    body_wait: float = 30.0
+    """Seconds without a further byte of a request's body after which it is given up."""
     cors_origins: tuple[str, ...] = ()
     """Web origins whose pages may call the API, as https://chat.example.com; none may by default."""
     max_choices: int = 16
@@ -200,7 +202,7 @@ def _check(settings: Settings) -> None:
     server = settings.server
     if not 0 <= server.port <= 65535:
         raise ConfigError(f"server.port must be 0 to 65535, not {server.port}")
-    for name in ("body_limit", "max_choices", "keep_alive", "stream_buffer", "stall"):
+    for name in ("body_limit", "body_wait", "max_choices", "keep_alive", "stream_buffer", "stall"):
         if not getattr(server, name) > 0:
             raise ConfigError(f"server.{name} must be more than 0, not {getattr(server, name)}")
     if server.drain < 0:

@@ -54,6 +54,30 @@ class BodyTooLarge(GatewayError):
         self.limit = limit
 
 
+class HeadTooLarge(GatewayError):
+    """The request line and the header fields are more than `size` bytes or `count` fields."""
+
+    def __init__(self, size: int, count: int) -> None:
+        super().__init__(f"The request's line and headers are larger than {size} bytes, or more than {count} fields.")
+        self.size = size
+        self.count = count
+
+
+class RequestLate(GatewayError):
+    """The request did not come in; for `seconds` nothing of it has, or not its whole head."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(f"The request was not complete after waiting for {seconds:g} seconds.")
+        self.seconds = seconds
+
+
+class UnsupportedEncoding(GatewayError):
+    """The body is compressed, or not in UTF-8; `what` names the header."""
+
+    def __init__(self, what: str, value: str) -> None:
+        super().__init__(f"Unsupported {what}: {value[:80]!r}. Send JSON in UTF-8, not compressed.")
+
+
 class MissingKey(GatewayError):
     """No key came with the request, and keys are needed here."""
 
@@ -146,11 +170,16 @@ TABLE: dict[type[BaseException], Row] = {
     GatewayError: Row(500, SERVER, None, logging.ERROR, BROKEN, trace=True),
     BadRequest: Row(400, INVALID, "invalid_value"),
     BodyTooLarge: Row(413, INVALID, "request_too_large"),
+    HeadTooLarge: Row(431, INVALID, "headers_too_large"),
+    RequestLate: Row(408, INVALID, "request_timeout"),
+    UnsupportedEncoding: Row(415, INVALID, "unsupported_encoding"),
     HostRefused: Row(403, INVALID, "host_not_allowed"),
     UnknownModel: Row(404, INVALID, "model_not_found"),
     ModelRefused: Row(403, "permission_error", "model_not_allowed"),
     Draining: Row(503, SERVER, "draining", text="The server is shutting down. Please try again."),
-    ShuttingDown: Row(503, SERVER, "shutting_down", logging.WARNING, "The server was shut down while answering."),
+    ShuttingDown: Row(
+        503, SERVER, "shutting_down", logging.WARNING, "The server was shut down before it had answered."
+    ),
     ClientGone: Row(499, "client_error", "client_closed_request", text="The client closed the connection."),
     SlowReader: Row(499, "client_error", "slow_reader", logging.WARNING, "The client did not read its stream."),
     HTTPException: Row(500, INVALID, None),
@@ -195,6 +224,9 @@ def describe(error: BaseException) -> Problem:
             headers = _retry(error.retry_after or 0.0)
         case Draining():
             headers = (*_retry(error.retry_after), (b"connection", b"close"))
+        case ShuttingDown() | RequestLate():
+            # More of the request may be on its way, and nobody reads it any more.
+            headers = ((b"connection", b"close"),)
         case StoreUnavailable():
             headers = _retry(1.0)
         case HTTPException():

@@ -64,11 +64,13 @@ class Metrics(Collector):
         """Requests being answered right now."""
         return self._active
 
-    def began(self) -> None:
+    def began(self, record: Record) -> None:
+        """The request has been read, and runs until it ends."""
+        record.read = True
         self._active += 1
 
     def ended(self, record: Record) -> None:
-        self._active -= 1
+        self._active -= record.read
         tier = record.tier
         self._requests[tier, str(record.status), "true" if record.stream else "false"] += 1
         self._seconds[tier].add(record.seconds)

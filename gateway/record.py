@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import secrets
 from dataclasses import dataclass, field
 from typing import Any
 
 from tiergate.tiers import Usage
+
+
+def new_id() -> str:
+    """What `x-request-id` says."""
+    return f"req_{secrets.token_hex(12)}"
 
 
 @dataclass(slots=True)
@@ -26,6 +32,8 @@ class Record:
     """Why it was routed like that."""
     route: str = ""
     """As `x-tiergate-route` tells it."""
+    read: bool = False
+    """It had been read whole, and counted as running since then."""
     stream: bool = False
     choices: int = 1
     thinking: int | None = None

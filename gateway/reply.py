@@ -1,4 +1,4 @@
-"""The few words of ASGI that the hot path speaks itself: read a body, answer whole or in parts."""
+"""The few words of ASGI that the hot path speaks itself to answer, whole or in parts."""
 
 from __future__ import annotations
 
@@ -6,36 +6,13 @@ import time
 from collections.abc import Sequence
 from typing import Final
 
-from starlette.types import Receive, Send
+from starlette.types import Send
 
-from .errors import BodyTooLarge, ClientGone
 from .sse import HEADERS as SSE_HEADERS
 from .stall import StallWatch
 
 RawHeaders = Sequence[tuple[bytes, bytes]]
 JSON: Final = (b"content-type", b"application/json")
-
-
-async def read_body(receive: Receive, declared: bytes | None, limit: int) -> bytes:
-    """The whole body. `declared` is the Content-Length header, if any.
-
-    Raises `BodyTooLarge` before reading what is too much, `ClientGone`.
-    """
-    if declared is not None and declared.isdigit() and (len(declared) > 18 or int(declared) > limit):
-        raise BodyTooLarge(limit)
-    parts: list[bytes] = []
-    size = 0
-    while True:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            raise ClientGone
-        part: bytes = message.get("body", b"")
-        size += len(part)
-        if size > limit:
-            raise BodyTooLarge(limit)
-        parts.append(part)
-        if not message.get("more_body", False):
-            return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
 class Reply:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import signal
 import socket
@@ -11,11 +12,11 @@ from collections.abc import Coroutine
 from types import FrameType
 
 import uvicorn
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from .app import App
 from .config import ServerSpec
-from .errors import BadRequest, ConfigError, describe, openai_error
+from .errors import ConfigError
+from .protocol import Protocol
 
 POLL = 0.05
 CUT_WAIT = 2.0
@@ -39,19 +40,11 @@ def listen(spec: ServerSpec) -> socket.socket:
     return bound
 
 
-class Protocol(HttpToolsProtocol):
-    """uvicorn's, except that what is not HTTP is answered like every other mistake."""
-
-    def send_400_response(self, msg: str) -> None:
-        problem = describe(BadRequest("The request is not valid HTTP/1.1.", code="invalid_http"))
-        body = openai_error(problem)
-        head = b"HTTP/1.1 400 Bad Request\r\ncontent-type: application/json\r\ncontent-length: %d\r\n"
-        self.transport.write(head % len(body) + b"connection: close\r\n\r\n" + body)
-        self.transport.close()
-
-
 class Server(uvicorn.Server):
-    """One process's server. The first SIGTERM or SIGINT drains, the second one ends at once."""
+    """One process's server. The first SIGTERM or SIGINT drains, the second one ends at once.
+
+    It opens and closes the application itself, so that what cannot be opened is raised to whoever runs it.
+    """
 
     def __init__(self, app: App, spec: ServerSpec) -> None:
         super().__init__(
@@ -60,7 +53,7 @@ class Server(uvicorn.Server):
                 loop="uvloop",
                 http=Protocol,
                 ws="none",
-                lifespan="on",
+                lifespan="off",
                 log_config=None,
                 access_log=False,
                 # Nothing here asks for a client's address.
@@ -76,15 +69,24 @@ class Server(uvicorn.Server):
         self._tasks: set[asyncio.Task[None]] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping = False
+        self._opened = contextlib.AsyncExitStack()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Raises what opening the application raises."""
         self._loop = asyncio.get_running_loop()
-        await super().startup(sockets)
+        async with contextlib.AsyncExitStack() as opened:
+            await opened.enter_async_context(self._app.open())
+            await super().startup(sockets)
+            self._opened = opened.pop_all()
         self._keep(self._announce())
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        async with self._opened:
+            await super().shutdown(sockets)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """In place of uvicorn's, which stops listening at once and then raises the signal again."""
-        if self._stopping or self._loop is None:
+        if self._stopping or self._loop is None or not self.started:
             self.force_exit = self.should_exit = True
             return
         self._stopping = True
@@ -94,7 +96,7 @@ class Server(uvicorn.Server):
     async def drain(self) -> None:
         """Take nothing new, wait for what runs as long as the settings allow, cut the rest, then stop serving."""
         service = self._app.service
-        service.draining = True
+        service.drain()
         if not await self._idle(self._spec.drain):
             log.warning("%d requests are cut", service.metrics.active)
             service.cut()

@@ -13,6 +13,7 @@ from .config import Settings
 from .errors import ShuttingDown
 from .lanes import Lanes, Stats
 from .metrics import Metrics
+from .reading import Readers
 from .relay import Relay
 from .route import View, names_of
 
@@ -37,6 +38,7 @@ class Service:
     ledger: Ledger
     keys: Keyring
     lanes: Lanes = field(init=False)
+    reading: Readers = field(init=False)
     metrics: Metrics = field(default_factory=Metrics)
     draining: bool = False
     """Nothing new is taken; what runs may finish."""
@@ -48,6 +50,7 @@ class Service:
 
     def __post_init__(self) -> None:
         self.lanes = Lanes(self.tiers.stats)
+        self.reading = Readers(self.settings.server.body_wait)
         ladder, tiers = self.settings.ladder, self.tiers.tiers
         order = (*ladder, *(name for name in tiers if name not in ladder))
         self._order = tuple((tiers[name], names_of(tiers[name]), name in ladder) for name in order)
@@ -55,6 +58,11 @@ class Service:
     def views(self) -> list[View]:
         """The tiers as the router sees them now: those of the ladder first, in its order, then the others."""
         return [View(tier.name, names, tier.health().ready, on_ladder) for tier, names, on_ladder in self._order]
+
+    def drain(self) -> None:
+        """Take nothing new, nor what has not come in yet."""
+        self.draining = True
+        self.reading.cut(lambda: ShuttingDown("the request was still coming in"))
 
     def cut(self) -> None:
         """End what still runs: each stream gets an error event."""

@@ -147,6 +147,8 @@ async def test_context_errors_tell_both_numbers(house: Build) -> None:
         (b"[" * 50_000, {}, 400),
         (json.dumps(ask()).encode(), {"content-type": "text/plain"}, 400),
         (json.dumps(ask()).encode(), {"content-type": ""}, 400),
+        (json.dumps(ask()).encode(), {"content-type": "application/json; charset=utf-16"}, 415),
+        (json.dumps(ask()).encode(), {"content-encoding": "gzip"}, 415),
         (b'{"a":"' + b"x" * (5 << 20) + b'"}', {}, 413),
     ],
 )
@@ -430,6 +432,14 @@ async def test_log_lines_hold_facts_and_no_text(house: Build, caplog: pytest.Log
     assert "Two" not in caplog.text
 
 
+async def test_a_path_in_a_log_line_is_a_short_one(house: Build, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    async with house().client() as client:
+        await client.get("/" + "a" * 5000)
+    (line,) = (record.getMessage() for record in caplog.records if record.name == "tiergate.gateway.app")
+    assert line == f"GET /{'a' * 199}: unknown_url"
+
+
 async def test_an_unexpected_error_is_logged_with_its_traceback(house: Build, caplog: pytest.LogCaptureFixture) -> None:
     home = house(FakeTier("fast", lambda *_: [RuntimeError("boom")]))
     async with home.client() as client:
@@ -438,6 +448,35 @@ async def test_an_unexpected_error_is_logged_with_its_traceback(house: Build, ca
     assert record.levelname == "ERROR"
     assert record.exc_info is not None
     assert "boom" in str(record.exc_info[1])
+
+
+async def test_cancelled_before_it_answers_is_told_so_in_the_usual_shape(house: Build) -> None:
+    home = house(FakeTier("fast", lambda *_: [Text("a"), asyncio.Event()]))
+    sent: list[Any] = []
+    raw = json.dumps(ask()).encode()
+    scope = {
+        "type": "http", "method": "POST", "path": CHAT, "headers": [(b"content-type", b"application/json")],
+    }  # fmt: skip
+
+    async def receive() -> dict[str, Any]:
+        if home.app.service.metrics.active:
+            await asyncio.Event().wait()
+        return {"type": "http.request", "body": raw}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    async with opened(home.app):
+        running = asyncio.create_task(home.app(scope, receive, send))
+        await until(lambda: home.fast.running)
+        running.cancel()
+        await asyncio.wait((running,))
+        assert running.cancelled()
+        assert not home.app.service.metrics.active
+    start, body = sent
+    assert start["status"] == 503
+    assert dict(start["headers"])[b"connection"] == b"close"
+    assert json.loads(body["body"])["error"]["code"] == "shutting_down"
 
 
 async def test_cancelled_by_the_server_itself_is_settled(house: Build) -> None:

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tiergate.gateway.body import check_content_type, parse_object
-from tiergate.gateway.errors import BadRequest
+from tiergate.gateway.body import check_content_type, check_encoding, parse_object
+from tiergate.gateway.errors import BadRequest, UnsupportedEncoding
 
 TEXT = st.text(st.characters(codec="utf-8"))
 NUMBERS = st.integers(-(2**53), 2**53) | st.floats(allow_nan=False, allow_infinity=False)
@@ -104,7 +104,16 @@ def test_long_numbers_and_escaped_pairs_are_fine() -> None:
         parse_object(b'{"a":1,"b":' + digits.encode() + b"}")
 
 
-@pytest.mark.parametrize("value", [b"application/json", b"application/json; charset=utf-8", b"Application/JSON"])
+@pytest.mark.parametrize(
+    "value",
+    [
+        b"application/json",
+        b"application/json; charset=utf-8",
+        b"Application/JSON",
+        b'application/json;boundary=x ; Charset="UTF-8"',
+        b"application/json;",
+    ],
+)
 def test_json_is_taken(value: bytes) -> None:
     check_content_type(value)
 
@@ -116,3 +125,19 @@ def test_other_types_are_not(value: bytes | None) -> None:
     with pytest.raises(BadRequest) as failure:
         check_content_type(value)
     assert failure.value.code == "unsupported_content_type"
+
+
+@pytest.mark.parametrize("charset", [b"utf-16", b"latin-1", b"", b"utf-8x" * 50])
+def test_other_charsets_are_not(charset: bytes) -> None:
+    with pytest.raises(UnsupportedEncoding, match="charset") as failure:
+        check_content_type(b"application/json; charset=" + charset)
+    assert charset[:20].decode() in str(failure.value)
+    assert len(str(failure.value)) < 200
+
+
+def test_only_plain_bodies_are_taken() -> None:
+    for fine in (None, b"", b"identity", b" Identity "):
+        check_encoding(fine)
+    for name in (b"gzip", b"identity, gzip", b"br"):
+        with pytest.raises(UnsupportedEncoding, match=name.decode()):
+            check_encoding(name)

@@ -1,6 +1,9 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -80,6 +83,26 @@ def test_mistakes_end_with_a_sentence(
     assert "Traceback" not in text
     for word in words:
         assert word in text
+
+
+@pytest.mark.parametrize(
+    ("spoil", "words"),
+    [
+        (lambda data: (data.mkdir(), (data / "budget.sqlite3").write_bytes(b"no database" * 99)), "not a database"),
+        (lambda data: (data.mkdir(), (data / "budget.sqlite3").mkdir()), "unable to open"),
+        (lambda data: data.write_text(""), "cannot use the folder"),
+    ],
+)
+def test_books_that_cannot_be_opened_end_it_with_a_sentence(spoil: Callable[[Path], object], words: str) -> None:
+    spoil(Path("data"))
+    models = ["--set", "tiers.fast.model=none", "--set", "tiers.deep=false", "--set", "models.cache=cache"]
+    command = [str(Path(sys.executable).parent / "tiergate"), "serve", "--port", "0", "--set", "data=data", *models]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+    *_, last = done.stderr.splitlines()
+    assert last.startswith("tiergate: ")
+    assert words in last
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1", "localhost"])

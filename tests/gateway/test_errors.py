@@ -10,7 +10,17 @@ from starlette.exceptions import HTTPException
 from tiergate.budget import BudgetExceeded, NeverFits, StoreUnavailable, UnknownKey
 from tiergate.budget import errors as budget_errors
 from tiergate.gateway import errors
-from tiergate.gateway.errors import BadRequest, Draining, MissingKey, UnknownModel, describe, openai_error
+from tiergate.gateway.errors import (
+    BadRequest,
+    Draining,
+    HeadTooLarge,
+    MissingKey,
+    RequestLate,
+    UnknownModel,
+    UnsupportedEncoding,
+    describe,
+    openai_error,
+)
 from tiergate.tiers import BadField, ContextTooLong, GenerationFailed, TierUnavailable, UpstreamRefused
 from tiergate.tiers import errors as tier_errors
 
@@ -42,6 +52,9 @@ def test_every_error_of_every_room_has_its_row() -> None:
         (HTTPException(404), 404, "unknown_url", None),
         (HTTPException(405, headers={"Allow": "GET"}), 405, "method_not_allowed", None),
         (RuntimeError("x"), 500, None, None),
+        (HeadTooLarge(1, 2), 431, "headers_too_large", None),
+        (RequestLate(3.0), 408, "request_timeout", None),
+        (UnsupportedEncoding("charset", "x"), 415, "unsupported_encoding", None),
     ],
 )
 def test_what_clients_are_told(error: Exception, status: int, code: str | None, param: str | None) -> None:

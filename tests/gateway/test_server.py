@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import signal
 import socket
+from collections.abc import AsyncIterator
 from dataclasses import replace
 
 import httpx
@@ -12,9 +14,10 @@ import pytest
 
 from fakes.asgi import served, until
 from fakes.tier import FakeTier
+from tiergate.budget import StoreUnavailable
 from tiergate.gateway.config import ServerSpec
 from tiergate.gateway.errors import ConfigError
-from tiergate.gateway.server import UNREAD_MS, listen
+from tiergate.gateway.server import UNREAD_MS, Server, listen
 from tiergate.tiers import Finish, Text, Usage
 
 from .conftest import CHAT, Build, ask
@@ -52,6 +55,42 @@ async def test_the_first_signal_drains_and_the_second_ends(house: Build) -> None
         assert server.should_exit
         running.cancel()
         await asyncio.wait((running,))
+
+
+async def test_a_signal_while_it_opens_ends_it_once_it_can_close(house: Build, monkeypatch: pytest.MonkeyPatch) -> None:
+    home = house()
+    opening, gate, steps = asyncio.Event(), asyncio.Event(), list[str]()
+
+    @contextlib.asynccontextmanager
+    async def slowly() -> AsyncIterator[None]:
+        opening.set()
+        await gate.wait()
+        yield
+        steps.append("closed")
+
+    monkeypatch.setattr(home.app, "open", slowly)
+    with listen(home.settings.server) as bound:
+        server = Server(home.app, home.settings.server)
+        serving = asyncio.create_task(server.serve(sockets=[bound]))
+        await opening.wait()
+        server.handle_exit(signal.SIGTERM, None)
+        gate.set()
+        await serving
+    assert steps == ["closed"]
+
+
+async def test_what_cannot_be_opened_is_raised(house: Build, monkeypatch: pytest.MonkeyPatch) -> None:
+    home = house()
+
+    async def broken() -> None:
+        raise StoreUnavailable("the file is no database")
+
+    monkeypatch.setattr(home.ledger, "start", broken)
+    with listen(home.settings.server) as bound:
+        server = Server(home.app, home.settings.server)
+        with pytest.raises(StoreUnavailable, match="no database"):
+            await server.serve(sockets=[bound])
+        assert not server.started
 
 
 async def test_an_idle_server_ends_at_the_first_signal(house: Build) -> None:
