@@ -78,7 +78,7 @@ class Assembler:
 
     def _feed(self, ids: Sequence[int], logprobs: Sequence[messages.Logprob] | None) -> list[Event]:
         out: list[Span | Written] = []
-        if self._end is not None:
+        if self._end is not None and ids:
             (id, logprob), self._end = self._end, None
             self._token(id, logprob, out)
         if ids and ids[-1] in self._enders:
@@ -108,8 +108,8 @@ class Assembler:
         self._spell(out)
         out += self._splitter.finish(complete=complete)
         events = self._events(out)
-        rest = [Span("text", piece) for piece in self._stops.finish()] if self._stops is not None else []
-        return [*events, *self._events(rest, final=True)]
+        held = [Span("text", piece) for piece in self._stops.finish()] if self._stops is not None else []
+        return [*events, *self._events(held, final=True)]
 
     def _token(self, id: int, logprob: messages.Logprob | None, out: list[Span | Written]) -> None:
         marker = self._markers.get(id)

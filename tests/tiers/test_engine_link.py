@@ -80,7 +80,7 @@ async def test_frames_have_a_bound(peer: Peer) -> None:
 
 async def test_an_engine_that_takes_nothing_is_tried_again(tmp_path: Path) -> None:
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-    context.set(zmq.SNDHWM, 1)
+    context.setsockopt(zmq.SNDHWM, 1)  # of every socket that it makes
     address = f"ipc://{tmp_path / 'engine'}"
     link = Link(context, address, lambda _: None, lambda _: None)
     for number in range(3):
