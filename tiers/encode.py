@@ -15,6 +15,8 @@ from .segments import independent
 SEGMENTS_KEPT = 512
 LONGEST_KEPT = 2048
 """Characters of a segment up to which its ids are kept."""
+CUT = 64
+"""More tokens than a text can have for having been cut off somewhere."""
 
 
 class PromptEncoder:
@@ -58,14 +60,31 @@ class PromptEncoder:
         A text so long that its beginning alone exceeds `most` is not encoded whole; its number is an estimate then.
         Raises `BadPrompt` for text that is not Unicode (lone surrogates).
         """
-        start = renamed[: 8 * most + 1024]
-        if len(start) < len(renamed):
-            # Cutting may add tokens at the cut, but never more than a few.
-            count = len(self._ids(start))
-            if count > most + 64:
-                return count * len(renamed) // len(start), []
+        if (estimate := self._too_many(renamed, most)) is not None:
+            return estimate, []
         ids = self._ids(renamed) if self._split is None else self._joined(self._split.split(renamed), salt)
         return len(ids), ids if len(ids) <= most else []
+
+    def _too_many(self, renamed: str, most: int) -> int | None:
+        """About how many tokens a long text has, if its beginning alone has more than `most`; else None.
+
+        Most scripts and digits need a token for a character or two, and English for four or five: so a short beginning
+        is encoded first, and then what should be just enough if the text goes on like that.
+        """
+        length = most + 1024
+        longest = 8 * length
+        if len(renamed) <= 3 * length:
+            return None
+        while length < len(renamed):
+            count = len(self._ids(renamed[:length]))
+            # Cutting may add tokens at the cut, but never more than a few.
+            if count > most + CUT:
+                return count * len(renamed) // length
+            if length >= longest:
+                return None
+            enough = length * (most + CUT) * 11 // (10 * max(count, 1))
+            length = min(max(enough, 2 * length), longest)
+        return None
 
     def _joined(self, segments: list[str], salt: str) -> list[int]:
         ids: list[int] = []

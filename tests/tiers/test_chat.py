@@ -281,6 +281,35 @@ def test_a_text_far_too_long_is_counted_without_being_encoded_whole() -> None:
     assert abs(short.tokens - full.tokens) < full.tokens * 0.05
 
 
+def test_of_a_text_that_cannot_fit_only_a_short_beginning_is_encoded() -> None:
+    """The estimate tells how far it was read: what follows is much denser, or much thinner, than the beginning."""
+    encoder = ours("chatml").encoder
+    dense, thin = "\u4e00\u4e8c" * 2000, "The quick brown fox. " * 20_000
+    most = 500
+    count, ids = encoder.encode(dense + thin, most)
+    start = len(encoder.plain(dense[: most + 1024]))
+    assert (count, ids) == (start * len(dense + thin) // (most + 1024), [])
+    rate = len(encoder.plain(thin)) / len(thin)
+    enough = int((most + 64) / rate) * 2
+    count, ids = encoder.encode(thin[:enough] + dense * 100, most)
+    assert ids == []
+    assert abs(count - rate * len(thin[:enough] + dense * 100)) < count * 0.05
+
+
+@settings(deadline=None)
+@given(
+    st.lists(st.sampled_from(["The quick brown fox. ", "\u4e00\u4e8c" * 9, " " * 40, "12345"]), max_size=60),
+    st.integers(1, 60),
+)
+def test_a_text_is_too_long_exactly_when_it_has_too_many_tokens(pieces: list[str], most: int) -> None:
+    encoder = ours("chatml").encoder
+    text = "".join(piece * 4 for piece in pieces)
+    whole = encoder.plain(text)
+    count, ids = encoder.encode(text, most)
+    assert (count > most) == (len(whole) > most)
+    assert tuple(ids) == (whole if len(whole) <= most else ())
+
+
 def test_messages_that_cannot_fit_are_not_even_rendered() -> None:
     chat = Chat(ChatTemplate("{{ raise_exception('rendered') }}", {}), tokenizer("chatml"))
     many = (Message(role="user", content="x"),) * 9
