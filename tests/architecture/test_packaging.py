@@ -8,7 +8,7 @@ import sys
 import tomllib
 from pathlib import Path
 
-from support.readme_map import code_map, with_map
+from support.readme_map import OTHERS, TITLE, code_map, with_map
 from support.source import ALL_ROOMS, ROOMS, ROOT, packages, sources
 
 MACHINE_PATH = re.compile(r"(?<![\w.~$}>-])/(?:work|tmp|root|home|opt|mnt|Users)/|[A-Z]:\\\\")
@@ -66,13 +66,20 @@ def test_every_module_says_what_it_is() -> None:
 
 
 def test_the_map_in_the_readme_is_the_tree() -> None:
-    """Every module once, with the first line of its docstring; `make map` writes it."""
+    """Every file once, modules with the first line of their docstring; `make map` writes it."""
     readme = (ROOT / "README.md").read_text()
-    shown = [line for line in readme.splitlines() if re.match(r"- `[^`]+\.py`: ", line)]
+    title = readme.index(TITLE)
+    shown = [line for line in readme[title:].splitlines() if re.match(r"- `[^`]+/[^`]+`: ", line)]
     wanted = [line for line in code_map().splitlines() if line]
     assert sorted(set(wanted) - set(shown)) == [], "not in the map"
     assert sorted(set(shown) - set(wanted)) == [], "in the map, not in the tree"
     assert with_map(readme) == readme
+
+
+def test_files_that_are_no_modules_are_described_too() -> None:
+    files = (path for room in ROOMS for path in (ROOT / room).rglob("*") if path.is_file())
+    others = {str(path.relative_to(ROOT)) for path in files if path.suffix != ".py" and "__pycache__" not in path.parts}
+    assert others == OTHERS.keys()
 
 
 def test_the_project_names_no_machine_and_no_registry() -> None:

@@ -1,21 +1,31 @@
-"""Writes the map of the code into README.md, a line a file: the first line of each module's docstring. `make map`."""
+"""Writes the map of the code into README.md, a line a file: the first line of a module's docstring. `make map`."""
 
 from __future__ import annotations
 
 import ast
+from pathlib import Path
 
 from support.source import ROOMS, ROOT, sources
 
 TITLE = "## Map of the code"
+OTHERS = {
+    "gateway/page.html": "The chat page at `/`: one file with its style and script, and nothing from elsewhere.",
+    "tiers/smollm2_thinking.jinja": "The chat template of the embedded deep model, which can open a thinking block.",
+}
+"""What the files are that have no docstring."""
 
 
 def code_map() -> str:
     """The lines that README.md has under its title, a paragraph a room."""
     rooms = []
     for room in ROOMS:
-        paths = [source for source in sources() if source.room == room]
-        docs = [(source.path, (ast.get_docstring(source.tree) or "").split("\n")[0]) for source in paths]
-        rooms.append("".join(f"- `{path}`: {doc}\n" for path, doc in docs))
+        docs = {
+            str(source.path): (ast.get_docstring(source.tree) or "").split("\n")[0]
+            for source in sources()
+            if source.room == room
+        }
+        docs |= {path: doc for path, doc in OTHERS.items() if path.startswith(f"{room}/")}
+        rooms.append("".join(f"- `{path}`: {docs[path]}\n" for path in sorted(docs, key=Path)))
     return "\n".join(rooms)
 
 
