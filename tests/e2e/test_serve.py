@@ -30,12 +30,15 @@ data = "data"
 [models]
 cache = "{cache}"
 
+# In fp32 a request gets the very tokens in a batch, or behind a prefix hit, that it gets alone.
+
 [tiers.fast]
 model = "smollm2-135m"
-precision = "fp32"  # so that a batch gives a request the very tokens that it gets alone
+precision = "fp32"
 
 [tiers.deep]
 model = "smollm2-135m-moe"
+precision = "fp32"
 thinking = {{ enabled = true, budget = 24 }}
 """
 
