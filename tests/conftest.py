@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 ROOT = Path(__file__).resolve().parent.parent
 ROOMS = ("agents", "budget", "engine", "gateway", "kernels", "tiers")
@@ -26,5 +26,5 @@ def link_rooms() -> Path:
 sys.path[:0] = [str(link_rooms()), str(ROOT / "tests")]
 
 # How long an example takes says more about the machine's other work than about the code.
-settings.register_profile("tiergate", deadline=None)
+settings.register_profile("tiergate", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("tiergate")

@@ -25,6 +25,8 @@ FLAGS = [
 ]  # fmt: skip
 MARKUP = "<img src=x onerror=\"document.title='owned'\"> <b>bold</b> & </div>"
 
+expect.set_options(timeout=30_000)  # a busy machine is no reason to fail
+
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium on this machine")
 
 
