@@ -11,10 +11,10 @@ import asyncio
 import http
 import logging
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import httptools
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn._types import ASGI3Application
 from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
@@ -35,6 +35,9 @@ log = logging.getLogger(__name__)
 
 
 class Protocol(HttpToolsProtocol):
+    parser: httptools.HttpRequestParser
+    """Gone once the connection is, and not used any more then."""
+
     def __init__(
         self,
         config: Config,
@@ -158,15 +161,15 @@ class Protocol(HttpToolsProtocol):
             self._refuse(RequestLate(HEAD_SECONDS))
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
-        super()._start_asgi_task(cycle, partial(_answered, cycle, app))
+        # uvicorn and Starlette have types of their own for the same protocol.
+        guarded: Any = partial(_answered, cycle, cast(ASGIApp, app))
+        super()._start_asgi_task(cycle, guarded)
 
 
-async def _answered(
-    cycle: RequestResponseCycle, app: ASGI3Application, scope: Scope, receive: Receive, send: Send
-) -> None:
+async def _answered(cycle: RequestResponseCycle, app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
     """Run the application; what it lets through is answered in JSON all the same, its end by the server's own too."""
     try:
-        await app(scope, receive, send)  # type: ignore[arg-type]
+        await app(scope, receive, send)
         return
     except asyncio.CancelledError:
         problem = describe(ShuttingDown("cancelled"))
