@@ -63,6 +63,11 @@ LOOK_UP = re.compile(
     r"|list|rewrite|correct|summari[sz]e)\b",
     re.IGNORECASE,
 )
+WORK_OUT = re.compile(
+    r"\s*(?:please |can you |could you |help me )?(?:prove|derive|show that|design|debug|refactor|implement|optimi[sz]e"
+    r"|analy[sz]e|compare|diagnose|plan|solve|work out|explain why|beweise?|démontre[rz]?|demuestra)\b",
+    re.IGNORECASE,
+)
 AGAIN = re.compile(
     r"\s*(?:no[,.! ]|wrong|that(?:'s| is)? (?:not|wrong|incorrect)|incorrect|try again|again[,.! ]|are you sure"
     r"|you (?:made|forgot|missed|didn't)|still (?:not|wrong|doesn't|fails)|it (?:still )?doesn't)",
@@ -86,6 +91,8 @@ class Features:
     small_talk: bool
     look_up: bool
     """It opens like a request for a fact or a rewording."""
+    work_out: bool
+    """It opens like a request for something that has to be worked out."""
     turns: int
     """User turns of the conversation."""
     again: bool
@@ -121,6 +128,7 @@ def features(request: ChatRequest) -> Features:
         lines=text.count("\n"),
         small_talk=len(text) < 80 and SMALL_TALK.fullmatch(text) is not None,
         look_up=LOOK_UP.match(text) is not None,
+        work_out=WORK_OUT.match(text) is not None,
         turns=len(users),
         again=len(users) > 1 and (AGAIN.match(text) is not None or _repeats(users)),
         tools=len(request.tools),
@@ -141,6 +149,7 @@ def score(found: Features) -> Complexity:
         "constraints": 0.45 * _few(found.bounds),
         "many questions": 0.3 * _few(max(0, found.questions - 1)),
         "layout": 0.15 * math.log1p(found.lines),
+        "to be worked out": 1.4 * found.work_out,
         "asks again": 1.5 * found.again,
         "long conversation": 0.1 * min(found.turns - 1, 8) if found.turns else 0.0,
         "tools": 0.4 if found.tools else 0.0,
@@ -156,7 +165,7 @@ def label_of(value: float) -> Class:
         return "trivial"
     if value < 0.35:
         return "simple"
-    return "medium" if value < 0.6 else "hard"
+    return "medium" if value < 0.5 else "hard"
 
 
 def _few(count: int) -> float:

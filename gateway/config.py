@@ -65,7 +65,7 @@ class RouterSpec:
     """Tiers that `auto` chooses from, cheapest first; empty takes all in the order of their tables."""
     climb_from: float = 0.35
     """Complexity (0 to 1) from which the first tier's answer may still be overruled by the last tier."""
-    deep_from: float = 0.6
+    deep_from: float = 0.5
     """Complexity (0 to 1) from which the last tier answers at once."""
 
 

@@ -10,7 +10,7 @@ from tokenizers import Tokenizer
 
 from .detokenize import Vocabulary
 from .encode import PromptEncoder
-from .errors import ModelMissing
+from .errors import BadPrompt, ModelMissing
 from .guard import Guard
 from .reasoning import Marker, Role
 from .template import ChatTemplate, read_template
@@ -50,6 +50,8 @@ class Chat:
         if len(request.messages) > most or size > most * self._longest:
             return Encoded(self._estimate(request, size), (), False)
         tools = request.tools if request.tool_choice != "none" else ()
+        if tools and not self.template.takes_tools:
+            raise BadPrompt("This model's chat template knows no tools.", "tools")
         foreign = self._guard.cover(self.template.foreign(request.messages, tools))
         rendered = self.template.render(foreign, [message.role for message in request.messages], thinking=thinking)
         opens = self.thinks and rendered.rfind(self._opener) > rendered.rfind(self._closer)

@@ -46,7 +46,7 @@ def test_what_is_seen() -> None:
     found = features(chat("Solve 3x + 5 = 20 for x.\nThen prove it. Really? Must it hold?"))
     assert found == Features(
         words=15, code=0, maths=found.maths, steps=2, bounds=1, questions=2, lines=1, small_talk=False, look_up=False,
-        turns=1, again=False, tools=0,
+        work_out=True, turns=1, again=False, tools=0,
     )  # fmt: skip
     assert found.maths >= 3
 
@@ -95,7 +95,7 @@ COUNTS = st.integers(0, 30)
     st.builds(
         Features, words=st.integers(0, 10_000), code=COUNTS, maths=COUNTS, steps=COUNTS, bounds=COUNTS,
         questions=COUNTS, lines=COUNTS, small_talk=st.booleans(), look_up=st.booleans(), turns=COUNTS,
-        again=st.booleans(), tools=COUNTS,
+        again=st.booleans(), work_out=st.booleans(), tools=COUNTS,
     ),
     st.sampled_from(["words", "code", "maths", "steps", "bounds", "questions", "lines", "turns", "tools"]),
     st.integers(1, 50),

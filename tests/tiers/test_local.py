@@ -11,13 +11,14 @@ from typing import Any
 import pytest
 from tokenizers import Tokenizer
 
-from fakes.chat_models import FakeModels, byte_level_tokenizer, write_chat_model
+from fakes.chat_models import CHATML, FakeModels, byte_level_tokenizer, write_chat_model
 from fakes.engine import FakeLaunch, Script
 from tiergate.budget import Limits
 from tiergate.engine import messages
 from tiergate.tiers import (
     Answer,
     BadField,
+    BadPrompt,
     Called,
     ChatRequest,
     ContextTooLong,
@@ -50,6 +51,7 @@ LIMITS = Limits(max_tokens=64, hard=32, soft=None, answer_reserve=8)
 MARKERS = ("<think>", "</think>", "<tool_call>", "</tool_call>")
 EOS = 2
 SAID = "A gateway speaks to two tiers."
+TOOLED = "{% if tools %}{{ tools | tojson }}\n{% endif %}" + CHATML
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +61,7 @@ def tokenizer() -> Tokenizer:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory, tokenizer: Tokenizer) -> Path:
-    return write_chat_model(tmp_path_factory.mktemp("model"), tokenizer)
+    return write_chat_model(tmp_path_factory.mktemp("model"), tokenizer, template=TOOLED)
 
 
 class Setup:
@@ -343,6 +345,16 @@ async def test_tool_calls(setup: Setup) -> None:
     assert think is not None
     call, end = (setup.tokenizer.token_to_id(marker) for marker in MARKERS[2:])
     assert (think.implicit_closers, think.call_closers) == (((call,),), ((end,),))
+
+
+async def test_a_template_that_knows_no_tools_refuses_them(tmp_path: Path, tokenizer: Tokenizer) -> None:
+    setup = Setup(write_chat_model(tmp_path / "plain", tokenizer, template=CHATML), tokenizer)
+    async with setup.open() as tiers:
+        with pytest.raises(BadPrompt, match="knows no tools") as refused:
+            await tiers.tiers["fast"].prepare(asked(tools=(ToolSpec(name="look"),)), thinking=False)
+        assert refused.value.param == "tools"
+        unused = asked(tools=(ToolSpec(name="look"),), tool_choice="none")
+        assert (await tiers.tiers["fast"].prepare(unused, thinking=False)).tokens > 0
 
 
 async def test_a_call_cut_by_the_limit_does_not_come_out(setup: Setup) -> None:
