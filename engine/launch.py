@@ -19,6 +19,10 @@ import msgspec
 from .config import EngineConfig
 
 LAST_LINES = 20
+REFUSED = 2
+"""Exit status of an engine that cannot start, however often it is tried."""
+REFUSES = "tiergate engine: "
+"""What stands before the one line on standard error that says why."""
 
 _COMMAND = (sys.executable, "-P", "-m", "tiergate.engine.process")
 
@@ -49,10 +53,17 @@ class EngineProcess:
         return self.returncode is None
 
     def last_words(self) -> str:
-        """The latest lines of its standard error, which is passed on to ours: why it died, for example."""
+        """The latest lines of its standard error: why it died, for example. All but a refusal are passed on to ours."""
         if not self.alive():
             self._listener.join(1.0)
         return "\n".join(self._lines)
+
+    def refusal(self) -> str:
+        """Why it cannot start, once it has said so and ended with status 2; empty otherwise. May wait for a second."""
+        if self.returncode != REFUSED:
+            return ""
+        *_, last = ["it does not say why", *self.last_words().splitlines()]
+        return last.removeprefix(REFUSES)
 
     def stop(self, timeout: float = 5.0) -> None:
         """Ask it to end, kill it after `timeout` seconds, and clean up behind it. May be called again."""
@@ -74,7 +85,8 @@ class EngineProcess:
             for line in stderr:
                 text = line.decode(errors="replace").rstrip("\n")
                 self._lines.append(text)
-                print(text, file=sys.stderr, flush=True)
+                if not text.startswith(REFUSES):  # its owner tells that
+                    print(text, file=sys.stderr, flush=True)
 
 
 def launch(config: EngineConfig, *, command: Sequence[str] = _COMMAND) -> EngineProcess:

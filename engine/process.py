@@ -13,6 +13,7 @@ import logging
 import os
 import signal
 import socket
+import stat
 import sys
 import time
 from collections.abc import Callable
@@ -29,6 +30,7 @@ from .core import EngineCore
 from .errors import EngineError
 from .inbox import read_commands
 from .lane import Lane
+from .launch import REFUSED, REFUSES
 from .messages import Abort, Command, Failed, Generate, Inspect, Ready, Reply
 from .validate import find_config_fault
 
@@ -158,6 +160,8 @@ def serve(
     """
     if fault := find_config_fault(config):
         raise EngineError(fault)
+    if fault := find_address_fault(config.address):
+        raise EngineError(f"cannot bind {config.address!r}: {fault}")
     context = zmq.Context(io_threads=1)
     router: zmq.Socket[bytes] = context.socket(zmq.ROUTER)
     router.linger = 0
@@ -178,6 +182,28 @@ def serve(
     finally:
         router.close()
         context.term()
+
+
+def find_address_fault(address: str) -> str | None:
+    """What ZeroMQ would take away by binding there, None if nothing: it unlinks whatever file an ipc path has."""
+    path = address.removeprefix("ipc://")
+    if path == address or path == "*":
+        return None
+    if not path.startswith("@"):
+        try:
+            if not stat.S_ISSOCK(os.stat(path).st_mode):
+                return "there is a file that is no socket"
+        except OSError:  # nothing is there, or binding says what is wrong
+            return None
+    with socket.socket(socket.AF_UNIX) as probe:
+        probe.setblocking(False)
+        try:
+            probe.connect("\0" + path[1:] if path.startswith("@") else path)
+        except BlockingIOError:  # its queue of connections is full
+            pass
+        except OSError:  # left behind by an engine that is gone
+            return None
+    return "address already in use"
 
 
 def _random_seed() -> int:
@@ -208,15 +234,15 @@ def main(open_runner: OpenRunner = open_torch_runner) -> int:
     try:
         config = msgspec.json.decode(_first_line(sys.stdin.fileno()), type=EngineConfig)
     except msgspec.MsgspecError as why:
-        print(f"tiergate engine: bad configuration: {why}", file=sys.stderr)
-        return 2
+        print(f"{REFUSES}bad configuration: {why}", file=sys.stderr)
+        return REFUSED
     torch.set_num_threads(config.threads or len(os.sched_getaffinity(0)))
     stop = _signals()
     try:
         serve(config, open_runner, stop=stop, parent=sys.stdin.fileno())
     except EngineError as why:
-        print(f"tiergate engine: {why}", file=sys.stderr)
-        return 2
+        print(f"{REFUSES}{' '.join(str(why).split())}", file=sys.stderr)
+        return REFUSED
     return 0
 
 

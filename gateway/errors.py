@@ -37,6 +37,10 @@ class ConfigError(GatewayError):
     """A setting is unknown, of the wrong type or out of range; the message names it and where it came from."""
 
 
+class StartFailed(GatewayError):
+    """The engine cannot start, however often it is tried; the message is its reason."""
+
+
 class BadRequest(GatewayError):
     """The request cannot be understood; `param` names the field, `code` is one of OpenAI's."""
 

@@ -15,7 +15,7 @@ import uvicorn
 
 from .app import App
 from .config import ServerSpec
-from .errors import ConfigError
+from .errors import ConfigError, StartFailed
 from .protocol import Protocol
 
 POLL = 0.05
@@ -69,6 +69,7 @@ class Server(uvicorn.Server):
         self._tasks: set[asyncio.Task[None]] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping = False
+        self._failure = ""
         self._opened = contextlib.AsyncExitStack()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -81,8 +82,11 @@ class Server(uvicorn.Server):
         self._keep(self._announce())
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Raises `StartFailed` when it ends because the engine will never start."""
         async with self._opened:
             await super().shutdown(sockets)
+        if self._failure:
+            raise StartFailed(self._failure)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """In place of uvicorn's, which stops listening at once and then raises the signal again."""
@@ -97,6 +101,9 @@ class Server(uvicorn.Server):
         """Take nothing new, wait for what runs as long as the settings allow, cut the rest, then stop serving."""
         service = self._app.service
         service.drain()
+        if active := service.metrics.active:
+            requests = "1 request" if active == 1 else f"{active} requests"
+            log.info("waiting for %s, at most %g s; once more to stop now", requests, self._spec.drain)
         if not await self._idle(self._spec.drain):
             log.warning("%d requests are cut", service.metrics.active)
             service.cut()
@@ -114,9 +121,14 @@ class Server(uvicorn.Server):
 
     async def _announce(self) -> None:
         began = time.monotonic()
-        tiers = self._app.service.tiers.tiers
+        opened = self._app.service.tiers
+        tiers = opened.tiers
         # Readiness is a state to be looked at, and nobody tells of its changes.
-        while not all(tier.health().ready for tier in tiers.values()):  # noqa: ASYNC110
+        while not all(tier.health().ready for tier in tiers.values()):
+            if opened.failure:
+                self._failure = opened.failure
+                self.should_exit = True
+                return
             await asyncio.sleep(4 * POLL)
         log.info("ready: %s (%.1f s)", ", ".join(tiers), time.monotonic() - began)
 

@@ -24,6 +24,11 @@ class Tiers(Protocol):
     @property
     def tiers(self) -> Mapping[str, Tier]: ...
 
+    @property
+    def failure(self) -> str:
+        """Why what serves them will never start; empty while it may."""
+        ...
+
     async def stats(self) -> Stats:
         """Engine statistics by lane."""
         ...

@@ -23,6 +23,9 @@ AnswerPart = messages.Tokens | messages.Finished | messages.Failed
 """What a request gets back."""
 
 
+STARTING = "the engine is starting"
+UNCONNECTED = 1.0
+"""Seconds after which an engine that is to be joined and takes no connection is said not to be there."""
 STALLED = 3.0
 """Heartbeats that may be late before the engine is taken to have given this client up."""
 
@@ -37,6 +40,7 @@ class Process(Protocol):
     @property
     def returncode(self) -> int | None: ...
     def alive(self) -> bool: ...
+    def refusal(self) -> str: ...
     def stop(self, timeout: float = 5.0) -> None: ...
 
 
@@ -168,8 +172,13 @@ class EngineClient:
         self._lost: asyncio.Future[str] | None = None
         self._deaths = 0
         self._supervisor: asyncio.Task[None] | None = None
-        self.reason = "the engine is starting"
+        self._served = False
+        self.failure = ""
+        """Why it will never be ready: the engine of ours said that it cannot start. Empty while there is hope."""
+        self.reason = STARTING
         """Why it is not ready, in words."""
+        self._own: int | None = None
+        """Process id of the engine launched last."""
         self.pid: int | None = None
         """Process id of the engine that serves, by its own word."""
 
@@ -240,6 +249,8 @@ class EngineClient:
     async def _supervise(self) -> None:
         while True:
             reason = await self._serve()
+            if self.failure:
+                return
             self._deaths += 1
             delay = restart_delay(self._delay, self._deaths)
             log.warning("engine lost: %s; next attempt in %.1f s", reason, delay)
@@ -263,10 +274,12 @@ class EngineClient:
             address = process.address if process is not None else self._address
             link = self._link = Link(self._context, address, self._read, self._lose)
             link.send((messages.Hello(),))
+            self._own = process.pid if process is not None else None
             with _exit_watch(process, self._lose):
                 while not lost.done():
                     began = lost.get_loop().time()
-                    await asyncio.wait((lost,), timeout=self._heartbeat)
+                    pause = self._heartbeat if self._ready.is_set() else min(self._heartbeat, UNCONNECTED)
+                    await asyncio.wait((lost,), timeout=pause)
                     if lost.get_loop().time() - began > STALLED * self._heartbeat:
                         link.send([messages.Abort(id) for id in self._channels])
                         self._drop_requests("the gateway stood still for too long")
@@ -277,7 +290,14 @@ class EngineClient:
                     elif self._ready.is_set():
                         self._unanswered += 1
                         link.send((messages.Hello(), messages.Inspect()))
+                    elif process is None and not lost.done():
+                        self.reason = STARTING if link.connected else f"nobody answers at {address}"
             reason = lost.result()
+            refusal = await asyncio.to_thread(process.refusal) if process is not None else ""
+            if refusal:
+                reason = f"the engine cannot start: {refusal}"
+                if not self._served:
+                    self.failure = reason
         except (EngineError, OSError) as error:
             reason = f"the engine did not start: {error}"
         finally:
@@ -330,11 +350,16 @@ class EngineClient:
                     if not inspection.done():
                         inspection.set_result(reply.lanes)
             elif isinstance(reply, messages.Ready):
+                if self._own not in (None, reply.pid):
+                    # Ours has yet to find its address taken, and to end.
+                    self.reason = "another engine answers at the address of this one"
+                    continue
                 # It answers the first word of a client that the engine does not know, or knows no more.
                 self._drop_requests("the engine had given this gateway up")
                 channels = self._channels
                 self._lanes, self.pid = reply.lanes, reply.pid
                 self.reason = ""
+                self._served = True
                 self._ready.set()
 
     def _cut_off(self, channel: Channel) -> None:

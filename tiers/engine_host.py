@@ -33,6 +33,11 @@ class EngineHost:
         if self._lanes:
             self.client.open()
 
+    @property
+    def failure(self) -> str:
+        """Why the engine will never start; empty while it may."""
+        return self.client.failure
+
     async def stats(self) -> Mapping[str, messages.LaneStats]:
         return await self.client.stats()
 

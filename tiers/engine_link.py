@@ -48,13 +48,15 @@ class Link:
         self._unsent_bytes = 0
         self._decoder = msgspec.msgpack.Decoder(list[messages.Reply])
         self._open = True
+        self.connected = False
+        """Whether somebody has taken the connection; an engine that still loads has."""
         socket = self._socket = context.socket(zmq.DEALER)
         socket.setsockopt(zmq.LINGER, 0)
         socket.setsockopt(zmq.RECONNECT_IVL, 50)
         if address.startswith("tcp:"):  # half-open connections show only by silence
             socket.setsockopt(zmq.HEARTBEAT_IVL, 5_000)
             socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, 15_000)
-        self._monitor = socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+        self._monitor = socket.get_monitor_socket(zmq.EVENT_DISCONNECTED | zmq.EVENT_HANDSHAKE_SUCCEEDED)
         socket.connect(address)
         self._loop.add_reader(socket.FD, self._drain)
         self._loop.add_reader(self._monitor.FD, self._watch)
@@ -123,8 +125,9 @@ class Link:
         lost = False
         with contextlib.suppress(zmq.Again):
             while True:
-                recv_monitor_message(self._monitor, zmq.NOBLOCK)
-                lost = True
+                event = recv_monitor_message(self._monitor, zmq.NOBLOCK)["event"]
+                self.connected = event != zmq.EVENT_DISCONNECTED
+                lost = lost or not self.connected
         if lost:
             self._drain()
             self._lose("the engine's connection broke")

@@ -40,6 +40,11 @@ class OpenTiers:
         """Whether every tier can answer now."""
         return all(tier.health().ready for tier in self.tiers.values())
 
+    @property
+    def failure(self) -> str:
+        """Why the engine will never start, as for a model that cannot be loaded; empty while it may."""
+        return self._engine.failure
+
     async def stats(self) -> Mapping[str, messages.LaneStats]:
         """The engine's counters, a lane (its name is its tier's); empty while no engine answers."""
         return await self._engine.stats()

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from ..app import open_models
 from ..config import Settings
+from ..errors import StartFailed
 from ..logs import set_up_logs
 from .config import Subparsers
 from .embedded import pull_if_needed
@@ -53,6 +54,8 @@ async def _run(settings: Settings) -> int:
     try:
         shown = ""
         while not stopping.done():
+            if tiers.failure:
+                raise StartFailed(tiers.failure)
             away = [f"{name}: {tier.health().reason}" for name, tier in tiers.tiers.items() if not tier.health().ready]
             state = "; ".join(away) or f"ready on {settings.engine.listen}"
             if state != shown:

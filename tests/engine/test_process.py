@@ -6,6 +6,7 @@ import contextlib
 import os
 import select
 import signal
+import socket as socket_module
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -20,6 +21,7 @@ from support.cores import naive_greedy, request
 from support.engine_socket import EngineSocket
 from tiergate.engine import EngineConfig, EngineProcess, LaneConfig, launch
 from tiergate.engine.messages import Abort, Failed, Finished, Generate, Hello, Ready, Reply, Tokens
+from tiergate.engine.process import find_address_fault
 
 FAKE = (sys.executable, "-P", str(Path(__file__).parent.parent / "fakes" / "engine_process.py"))
 PATIENCE = 60.0
@@ -238,7 +240,7 @@ def test_a_model_that_does_not_load_is_named() -> None:
     engine = start(fake_lane(), fake_lane("b", broken="no such weights"))
     until(lambda: not engine.alive())
     assert engine.returncode == 2
-    assert "lane 'b' cannot be opened: no such weights" in engine.last_words()
+    assert engine.refusal() == "lane 'b' cannot be opened: no such weights"
     engine.stop()
 
 
@@ -248,6 +250,46 @@ def test_an_address_that_cannot_be_bound_is_named() -> None:
     assert engine.returncode == 2
     assert "cannot bind 'nonsense://x'" in engine.last_words()
     engine.stop()
+
+
+def test_an_address_in_use_is_left_to_whoever_has_it(quick: EngineProcess) -> None:
+    engine = launch(EngineConfig(lanes=(fake_lane(),), address=quick.address), command=FAKE)
+    until(lambda: not engine.alive())
+    assert engine.refusal() == f"cannot bind {quick.address!r}: address already in use"
+    engine.stop()
+    with connected(quick) as socket:
+        assert socket.run([request("x", PROMPT)])["x"].ids == naive_greedy(PROMPT, 12, eos=())
+
+
+def test_what_an_engine_left_behind_is_no_obstacle(tmp_path: Path) -> None:
+    stale, plain = tmp_path / "stale", tmp_path / "plain"
+    with socket_module.socket(socket_module.AF_UNIX) as left:
+        left.bind(str(stale))
+        left.listen()
+        assert find_address_fault(f"ipc://{stale}") == "address already in use"
+    plain.write_text("a letter")
+    assert stale.exists()
+    assert find_address_fault(f"ipc://{stale}") is None
+    assert find_address_fault(f"ipc://{tmp_path / 'nothing'}") is None
+    assert find_address_fault("tcp://127.0.0.1:1") is None
+    assert find_address_fault(f"ipc://{plain}") == "there is a file that is no socket"
+
+
+def test_abstract_addresses_are_looked_at_too() -> None:
+    name = f"tiergate-test-{os.getpid()}"
+    with socket_module.socket(socket_module.AF_UNIX) as taken:
+        taken.bind(f"\0{name}")
+        taken.listen()
+        assert find_address_fault(f"ipc://@{name}") == "address already in use"
+    assert find_address_fault(f"ipc://@{name}") is None
+
+
+def test_a_folder_that_is_not_there_is_not_made(tmp_path: Path) -> None:
+    engine = launch(EngineConfig(lanes=(fake_lane(),), address=f"ipc://{tmp_path}/none/engine"), command=FAKE)
+    until(lambda: not engine.alive())
+    assert "No such file or directory" in engine.refusal()
+    engine.stop()
+    assert not (tmp_path / "none").exists()
 
 
 def test_what_is_not_a_configuration_is_named() -> None:

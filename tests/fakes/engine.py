@@ -258,6 +258,9 @@ class FakeProcess:
             self.returncode = -9
         return self.returncode is None
 
+    def refusal(self) -> str:
+        return ""
+
     def stop(self, timeout: float = 5.0) -> None:
         self.engine.close()
         self.alive()

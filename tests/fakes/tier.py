@@ -169,6 +169,7 @@ class FakeTiers:
         self.tiers: dict[str, FakeTier] = {tier.name: tier for tier in tiers}
         self.lanes = dict(lanes or {})
         self.closed = False
+        self.failure = ""
 
     async def stats(self) -> Mapping[str, Any]:
         return self.lanes

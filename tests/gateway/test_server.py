@@ -16,7 +16,7 @@ from fakes.asgi import served, until
 from fakes.tier import FakeTier
 from tiergate.budget import StoreUnavailable
 from tiergate.gateway.config import ServerSpec
-from tiergate.gateway.errors import ConfigError
+from tiergate.gateway.errors import ConfigError, StartFailed
 from tiergate.gateway.server import UNREAD_MS, Server, listen
 from tiergate.tiers import Finish, Text, Usage
 
@@ -42,7 +42,8 @@ def test_listening_on_a_name_that_is_none() -> None:
         listen(ServerSpec(host="256.1.1.1", port=0))
 
 
-async def test_the_first_signal_drains_and_the_second_ends(house: Build) -> None:
+async def test_the_first_signal_drains_and_the_second_ends(house: Build, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
     end = Finish(reason="stop", usage=Usage())
     home = house(FakeTier("fast", lambda *_: [Text("one"), asyncio.Event(), end]))
     async with served(home.app, home.settings.server) as (url, server), httpx.AsyncClient(base_url=url) as client:
@@ -51,6 +52,7 @@ async def test_the_first_signal_drains_and_the_second_ends(house: Build) -> None
         server.handle_exit(signal.SIGTERM, None)
         await until(lambda: home.app.service.draining)
         assert not server.should_exit
+        assert "waiting for 1 request, at most 30 s; once more to stop now" in caplog.text
         server.handle_exit(signal.SIGTERM, None)
         assert server.should_exit
         running.cancel()
@@ -91,6 +93,18 @@ async def test_what_cannot_be_opened_is_raised(house: Build, monkeypatch: pytest
         with pytest.raises(StoreUnavailable, match="no database"):
             await server.serve(sockets=[bound])
         assert not server.started
+
+
+async def test_an_engine_that_will_never_start_ends_it(house: Build) -> None:
+    home = house(FakeTier("fast", ready=False))
+    with listen(home.settings.server) as bound:
+        server = Server(home.app, home.settings.server)
+        serving = asyncio.create_task(server.serve(sockets=[bound]))
+        await until(lambda: server.started)
+        home.tiers.failure = "the engine cannot start: no such weights"
+        with pytest.raises(StartFailed, match="no such weights"):
+            await serving
+    assert home.tiers.closed
 
 
 async def test_an_idle_server_ends_at_the_first_signal(house: Build) -> None:

@@ -203,6 +203,9 @@ class Subprocess:
     def alive(self) -> bool:
         return self.returncode is None
 
+    def refusal(self) -> str:
+        return "no such weights" if self.returncode == 2 else ""
+
     def stop(self, timeout: float = 5.0) -> None:
         self.process.kill()
         self.process.wait()
@@ -219,6 +222,71 @@ async def test_a_process_that_dies_before_it_binds_is_noticed() -> None:
         await until(lambda: len(started) >= 2)
         await until(lambda: "status 7" in made.reason)
     assert all(one.returncode is not None for one in started)
+
+
+async def test_an_engine_that_refuses_to_start_is_not_tried_again() -> None:
+    started: list[Subprocess] = []
+
+    def launch() -> Process:
+        started.append(Subprocess(subprocess.Popen([sys.executable, "-c", "import sys; sys.exit(2)"])))
+        return started[-1]
+
+    async with client(launch=launch, delay=0.01, heartbeat=0.05) as made:
+        await until(lambda: made.failure != "")
+        assert made.failure == made.reason == "the engine cannot start: no such weights"
+        await asyncio.sleep(0.1)
+        assert len(started) == 1
+
+
+async def test_an_engine_that_has_served_is_tried_again_whatever_it_says() -> None:
+    engines: list[FakeEngine] = []
+    refusals = 0
+
+    def launch() -> Process:
+        nonlocal refusals
+        if engines and refusals < 2:
+            refusals += 1
+            return Subprocess(subprocess.Popen([sys.executable, "-c", "import sys; sys.exit(2)"]))
+        engines.append(FakeEngine(LANES, scripted))
+        return FakeProcess(engines[-1].start())
+
+    async with client(launch=launch, delay=0.01) as made:
+        assert await made.wait_ready(5)
+        engines[0].crash()
+        await until(lambda: not made.ready)
+        assert await made.wait_ready(10)
+        assert made.failure == ""
+    assert (refusals, len(engines)) == (2, 2)
+
+
+async def test_the_word_of_another_engine_counts_for_nothing() -> None:
+    with FakeEngine(LANES, scripted) as other:
+
+        def launch() -> Process:
+            ours = subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read(); sys.exit(2)"], stdin=-1)
+            launched.append(ours)
+            return Subprocess(ours, other.address)
+
+        launched: list[subprocess.Popen[bytes]] = []
+        async with client(launch=launch, heartbeat=0.05) as made:
+            await until(lambda: "another engine" in made.reason)
+            assert not made.ready
+            stdin = launched[0].stdin
+            assert stdin is not None
+            stdin.close()
+            await until(lambda: made.failure != "")
+
+
+async def test_an_address_where_nobody_answers_is_named() -> None:
+    folder = tempfile.TemporaryDirectory()
+    address = f"ipc://{folder.name}/engine"
+    async with client(address=address, heartbeat=0.05) as made:
+        await until(lambda: made.reason == f"nobody answers at {address}")
+        with FakeEngine(LANES, scripted, address=address, load_seconds=1.0):
+            await until(lambda: made.reason == "the engine is starting")
+            assert await made.wait_ready(5)
+            assert made.reason == ""
+    folder.cleanup()
 
 
 async def test_closing_while_it_starts_leaves_no_process() -> None:
