@@ -172,7 +172,7 @@ def serve(
         try:
             router.bind(config.address)
         except zmq.ZMQError as why:
-            raise EngineError(f"cannot bind {config.address!r}: {why}") from why
+            raise EngineError(f"cannot bind {config.address!r}: {zmq.strerror(why.errno or 0)}") from why
         core = EngineCore(_open_lanes(config, open_runner, clock), seeds=_random_seed)
         # Models live as long as the process: the collector need not look at them again.
         gc.collect()

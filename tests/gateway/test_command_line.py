@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from fakes.chat_models import write_chat_model
+from fakes.checkpoints import tiny_checkpoint
 from tiergate.gateway.__main__ import main
 from tiergate.gateway.commands.serve import refuse_public
 from tiergate.gateway.config import Settings, load_settings
@@ -103,6 +105,19 @@ def test_books_that_cannot_be_opened_end_it_with_a_sentence(spoil: Callable[[Pat
     *_, last = done.stderr.splitlines()
     assert last.startswith("tiergate: ")
     assert words in last
+
+
+@pytest.mark.parametrize("command", [["engine", "--listen"], ["serve", "--port", "0", "--set"]])
+def test_an_engine_that_cannot_start_ends_it_with_a_sentence(command: list[str], tmp_path: Path) -> None:
+    model = write_chat_model(tiny_checkpoint(tmp_path / "model"))
+    address = f"ipc://{tmp_path}/none/engine"
+    listen = address if command[0] == "engine" else f"engine.listen={address}"
+    models = ["--set", f"tiers.fast.model={model}", "--set", "tiers.deep=false", "--set", "data=data"]
+    tiergate = str(Path(sys.executable).parent / "tiergate")
+    done = subprocess.run([tiergate, *command, listen, *models], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2
+    told = [line for line in done.stderr.splitlines() if "cannot bind" in line]
+    assert told == [f"tiergate: the engine cannot start: cannot bind {address!r}: No such file or directory"]
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1", "localhost"])

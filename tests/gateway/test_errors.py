@@ -24,7 +24,7 @@ from tiergate.gateway.errors import (
 from tiergate.tiers import BadField, ContextTooLong, GenerationFailed, TierUnavailable, UpstreamRefused
 from tiergate.tiers import errors as tier_errors
 
-NOT_FOR_CLIENTS = {"ConfigError", "BadSetting"}
+NOT_FOR_CLIENTS = {"ConfigError", "StartFailed", "BadSetting"}
 """Raised before anything is served."""
 
 
