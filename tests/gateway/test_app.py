@@ -236,7 +236,7 @@ async def test_a_tier_that_is_away(house: Build) -> None:
 
 async def test_a_ladder_begins_above_a_tier_that_cannot_take_the_request(house: Build) -> None:
     home = house(FakeTier("fast", context=20))
-    text = "Solve 2 + 2 and explain it. " + "word " * 20
+    text = "Add 2 + 2 and explain it. " + "word " * 30
     async with home.client() as client:
         response = await client.post(CHAT, json=ask(text, model="auto"))
     assert "tier=fast>deep" in response.headers["x-tiergate-route"]
