@@ -15,6 +15,10 @@ FinishReason = Literal["stop", "length", "abort"]
 """`stop`: an end-of-sequence or stop token; `length`: `max_tokens` or the context ran out; `abort`: asked to stop."""
 
 
+CHARACTER_GRACE = 3
+"""Tokens that a cut may wait for the end of a character: UTF-8 takes at most 4 bytes."""
+
+
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How the tokens of one sequence are chosen. The engine checks ranges and answers `Failed("invalid")`.
 
@@ -74,7 +78,7 @@ class ThinkLimit(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Tokens of `max_tokens` kept for the answer: thinking is cut earlier rather than the answer shortened."""
     partial: dict[int, int] = {}
     """Tokens that end inside a character, and how many of its bytes are still to come. A cut waits for those, at most
-    3 tokens, which are counted."""
+    `CHARACTER_GRACE` tokens, which are counted."""
     continuing: dict[int, int] = {}
     """Tokens that are nothing but bytes from inside a character, and how many."""
     call_closers: tuple[tuple[int, ...], ...] = ()

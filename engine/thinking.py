@@ -16,13 +16,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from .messages import ThinkLimit
+from .messages import CHARACTER_GRACE, ThinkLimit
 
 Phase = Literal["answer", "think", "call", "forcing"]
 Marker = tuple[int, ...]
 
-CHARACTER_GRACE = 3
-"""Tokens a cut may wait for the end of a character: UTF-8 takes at most 4 bytes."""
 SOFT_START = 0.85
 """Share of the soft aim from which the closer is made likelier."""
 SOFT_GAIN = 4.0

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tiergate.engine import messages
+
 from .chat import CALL, CALL_END, Chat
 from .config import ThinkingSpec
 
 Ids = tuple[int, ...]
-
-CHARACTER_GRACE = 3
-"""Tokens that an engine lets a cut wait for the end of a character, see `ThinkLimit.partial`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +31,7 @@ class MarkerIds:
     @property
     def closing(self) -> int:
         """Most tokens that it takes to cut a thought, those included for which a cut may wait."""
-        waits = CHARACTER_GRACE * bool(self.partial) + max((len(call) - 1 for call in self.calls), default=0)
+        waits = messages.CHARACTER_GRACE * bool(self.partial) + max((len(call) - 1 for call in self.calls), default=0)
         return len(self.handoff) + max(map(len, self.closers)) + len(self.after) + waits
 
 

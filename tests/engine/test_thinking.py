@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tiergate.engine import ThinkLimit, thinking
-from tiergate.engine.thinking import CHARACTER_GRACE, ThinkState
+from tiergate.engine.messages import CHARACTER_GRACE
+from tiergate.engine.thinking import ThinkState
 
 EOS = 0
 OPEN, CLOSE, TOOL, END_TOOL = 1, 2, 3, 4
