@@ -38,11 +38,6 @@ from .foreign import describe
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,95}", re.IGNORECASE)
 
 
-def default_root() -> Path:
-    """Where the catalog lies when nobody says otherwise."""
-    return Path.home() / ".cache" / "tiergate"
-
-
 class Catalog:
     """The models under one root folder, which need not exist yet."""
 

@@ -12,7 +12,6 @@ from tokenizers import Tokenizer
 from .errors import ModelMissing
 
 _Utf8 = getincrementaldecoder("utf-8")
-_METASPACE = "▁"
 
 
 def byte_alphabet() -> dict[str, int]:

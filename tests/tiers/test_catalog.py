@@ -16,7 +16,6 @@ from fakes.checkpoints import tiny_checkpoint, tiny_model
 from fakes.gguf import tokenizer, write_gguf
 from fakes.wheel import serve_tiny_wheel
 from tiergate.tiers import Catalog, ModelMissing, embedded
-from tiergate.tiers.catalog import default_root
 from tiergate.tiers.folder import MANIFEST, Thinking
 
 TEMPLATE = "{% for m in messages %}{{ m['content'] }}{% endfor %}"
@@ -330,8 +329,3 @@ def test_damaged_facts_are_no_model(content: str, catalog: Catalog, tmp_path: Pa
     assert len(catalog.verify("m")) == 1
     catalog.remove("m")
     assert catalog.names() == []
-
-
-def test_the_default_root_is_in_the_home_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("HOME", str(tmp_path))
-    assert default_root() == tmp_path / ".cache" / "tiergate"
