@@ -8,7 +8,7 @@ import sys
 import tomllib
 from pathlib import Path
 
-from support.readme_map import OTHERS, TITLE, code_map, with_map
+from support.readme_map import NATIVE, OTHERS, TITLE, code_map, native_docs, with_map
 from support.source import ALL_ROOMS, ROOMS, ROOT, packages, sources
 
 MACHINE_PATH = re.compile(r"(?<![\w.~$}>-])/(?:work|tmp|root|home|opt|mnt|Users)/|[A-Z]:\\\\")
@@ -79,7 +79,8 @@ def test_the_map_in_the_readme_is_the_tree() -> None:
 def test_files_that_are_no_modules_are_described_too() -> None:
     files = (path for room in ROOMS for path in (ROOT / room).rglob("*") if path.is_file())
     others = {str(path.relative_to(ROOT)) for path in files if path.suffix != ".py" and "__pycache__" not in path.parts}
-    assert others == OTHERS.keys()
+    assert {path for path in others if Path(path).suffix not in NATIVE} == OTHERS.keys()
+    assert not [path for room in ROOMS for path, doc in native_docs(room).items() if not doc]
 
 
 def test_the_project_names_no_machine_and_no_registry() -> None:

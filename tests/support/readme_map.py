@@ -1,4 +1,4 @@
-"""Writes the map of the code into README.md, a line a file: the first line of a module's docstring. `make map`."""
+"""Writes the map of the code into README.md, a line a file: the first line of its docstring or comment. `make map`."""
 
 from __future__ import annotations
 
@@ -13,6 +13,17 @@ OTHERS = {
     "tiers/smollm2_thinking.jinja": "The chat template of the embedded deep model, which can open a thinking block.",
 }
 """What the files are that have no docstring."""
+NATIVE = (".h", ".cpp")
+
+
+def native_docs(room: str) -> dict[str, str]:
+    """The first line of each C++ file's opening comment, empty where there is none."""
+    docs = {}
+    for path in (ROOT / room).rglob("*"):
+        if path.suffix in NATIVE:
+            first = path.read_text().split("\n", 1)[0]
+            docs[str(path.relative_to(ROOT))] = first.removeprefix("//").strip() if first.startswith("//") else ""
+    return docs
 
 
 def code_map() -> str:
@@ -25,6 +36,7 @@ def code_map() -> str:
             if source.room == room
         }
         docs |= {path: doc for path, doc in OTHERS.items() if path.startswith(f"{room}/")}
+        docs |= native_docs(room)
         rooms.append("".join(f"- `{path}`: {docs[path]}\n" for path in sorted(docs, key=Path)))
     return "\n".join(rooms)
 
