@@ -19,6 +19,7 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
+#pragma GCC visibility push(default)
 
 #define TG_ABI_VERSION 1
 
@@ -184,6 +185,7 @@ int32_t tg_unpack(int32_t format, int32_t group, int32_t n, int32_t k, int32_t p
 // Bytes of one layer's cache of `blocks` blocks.
 int64_t tg_kv_bytes(int32_t kv_format, int32_t blocks, int32_t block_size, int32_t kv_heads, int32_t head_dim);
 
+#pragma GCC visibility pop
 #ifdef __cplusplus
 }
 #endif
