@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
+
+from .step_buffers import StepBuffers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,5 +62,34 @@ class Runner(Protocol):
         """Write the batch's keys and values into the cache and return logits, float32 [R, vocab].
 
         The tensor may be overwritten by the next call.
+        """
+        ...
+
+
+class Step(Protocol):
+    """Carries out a step whose arrays are in the buffers that it was bound to."""
+
+    def __call__(self, *, tokens: int, sequences: int, rows: int, repeat: int, wake: int) -> int:
+        """Run T `tokens` of S `sequences` and draw the next token of R `rows`; the number of steps done.
+
+        With `repeat` above 1, each sequence has exactly one token and one row, and the tables have blocks for as many
+        tokens more: what one step draws is what the next one reads. It ends early, behind a whole step, when a sequence
+        draws one of its stops, a row is NUMERIC, or the file descriptor `wake` (-1: none) is readable.
+
+        Behind it `chosen` has the rows of the steps done; `token_ids`, `positions` and `seq_lens` may have been moved
+        on. Raises, before anything is written, for a step that its contract does not allow.
+        """
+        ...
+
+
+@runtime_checkable
+class StepRunner(Runner, Protocol):
+    """A runner that also does whole steps, drawing included, on flat memory."""
+
+    def bind(self, buffers: StepBuffers) -> Step:
+        """Prepare for steps on these buffers; they outlive the `Step`. Done once a lane, and again after a failure.
+
+        Rows draw by the rule of `tiergate.kernels.sample`; a row's token and statistics depend on nothing but its own
+        sequence, so a step may be run again.
         """
         ...
