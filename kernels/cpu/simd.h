@@ -49,17 +49,25 @@ inline F abs(F a) { return {_mm512_abs_ps(a.v)}; }
 inline F zero_where_less(F x, F limit, F y) {
   return {_mm512_mask_mov_ps(y.v, _mm512_cmp_ps_mask(x.v, limit.v, _CMP_LT_OQ), _mm512_setzero_ps())};
 }
+inline uint32_t at_least(F x, F limit) { return _mm512_cmp_ps_mask(x.v, limit.v, _CMP_GE_OQ); }
+inline uint32_t not_at_most(F x, F limit) { return _mm512_cmp_ps_mask(x.v, limit.v, _CMP_NLE_UQ); }
+inline void pack(float* p, F a, uint32_t lanes) { _mm512_storeu_ps(p, _mm512_maskz_compress_ps((__mmask16)lanes, a.v)); }
 inline I load(const int32_t* p) { return {_mm512_loadu_si512(p)}; }
 inline void store(int32_t* p, I a) { _mm512_storeu_si512(p, a.v); }
 inline I splat(int32_t x) { return {_mm512_set1_epi32(x)}; }
 inline I operator+(I a, I b) { return {_mm512_add_epi32(a.v, b.v)}; }
 inline I operator&(I a, I b) { return {_mm512_and_si512(a.v, b.v)}; }
+inline I operator^(I a, I b) { return {_mm512_xor_si512(a.v, b.v)}; }
+inline I operator*(I a, I b) { return {_mm512_mullo_epi32(a.v, b.v)}; }
 inline I shift_left(I a, int n) { return {_mm512_slli_epi32(a.v, (unsigned)n)}; }
 inline I shift_right(I a, int n) { return {_mm512_srli_epi32(a.v, (unsigned)n)}; }
 inline F to_float(I a) { return {_mm512_cvtepi32_ps(a.v)}; }
 inline I to_int(F a) { return {_mm512_cvtps_epi32(a.v)}; }  // to nearest, ties to even
 inline F as_float(I a) { return {_mm512_castsi512_ps(a.v)}; }
 inline I as_int(F a) { return {_mm512_castps_si512(a.v)}; }
+inline void pack(int32_t* p, I a, uint32_t lanes) {
+  _mm512_storeu_si512(p, _mm512_maskz_compress_epi32((__mmask16)lanes, a.v));
+}
 
 #elif TG_LEVEL == 1
 
@@ -93,6 +101,14 @@ inline F zero_where_less(F x, F limit, F y) {
   return {_mm256_andnot_ps(_mm256_cmp_ps(x.a, limit.a, _CMP_LT_OQ), y.a),
           _mm256_andnot_ps(_mm256_cmp_ps(x.b, limit.b, _CMP_LT_OQ), y.b)};
 }
+inline uint32_t at_least(F x, F limit) {
+  return (uint32_t)(_mm256_movemask_ps(_mm256_cmp_ps(x.a, limit.a, _CMP_GE_OQ)) |
+                    _mm256_movemask_ps(_mm256_cmp_ps(x.b, limit.b, _CMP_GE_OQ)) << 8);
+}
+inline uint32_t not_at_most(F x, F limit) {
+  return (uint32_t)(_mm256_movemask_ps(_mm256_cmp_ps(x.a, limit.a, _CMP_NLE_UQ)) |
+                    _mm256_movemask_ps(_mm256_cmp_ps(x.b, limit.b, _CMP_NLE_UQ)) << 8);
+}
 inline I load(const int32_t* p) {
   return {_mm256_loadu_si256((const __m256i*)p), _mm256_loadu_si256((const __m256i*)(p + 8))};
 }
@@ -100,6 +116,8 @@ inline void store(int32_t* p, I x) { _mm256_storeu_si256((__m256i*)p, x.a), _mm2
 inline I splat(int32_t x) { return {_mm256_set1_epi32(x), _mm256_set1_epi32(x)}; }
 inline I operator+(I x, I y) { return {_mm256_add_epi32(x.a, y.a), _mm256_add_epi32(x.b, y.b)}; }
 inline I operator&(I x, I y) { return {_mm256_and_si256(x.a, y.a), _mm256_and_si256(x.b, y.b)}; }
+inline I operator^(I x, I y) { return {_mm256_xor_si256(x.a, y.a), _mm256_xor_si256(x.b, y.b)}; }
+inline I operator*(I x, I y) { return {_mm256_mullo_epi32(x.a, y.a), _mm256_mullo_epi32(x.b, y.b)}; }
 inline I shift_left(I x, int n) { return {_mm256_slli_epi32(x.a, n), _mm256_slli_epi32(x.b, n)}; }
 inline I shift_right(I x, int n) { return {_mm256_srli_epi32(x.a, n), _mm256_srli_epi32(x.b, n)}; }
 inline F to_float(I x) { return {_mm256_cvtepi32_ps(x.a), _mm256_cvtepi32_ps(x.b)}; }
@@ -131,11 +149,23 @@ inline F max(F a, F b) { F r; TG_EACH(a.v[i] > b.v[i] ? a.v[i] : b.v[i]); }
 inline F min(F a, F b) { F r; TG_EACH(a.v[i] < b.v[i] ? a.v[i] : b.v[i]); }
 inline F abs(F a) { F r; TG_EACH(fabsf(a.v[i])); }
 inline F zero_where_less(F x, F limit, F y) { F r; TG_EACH(x.v[i] < limit.v[i] ? 0.0f : y.v[i]); }
+inline uint32_t at_least(F x, F limit) {
+  uint32_t lanes = 0;
+  for (int i = 0; i < 16; i++) lanes |= (uint32_t)(x.v[i] >= limit.v[i]) << i;
+  return lanes;
+}
+inline uint32_t not_at_most(F x, F limit) {
+  uint32_t lanes = 0;
+  for (int i = 0; i < 16; i++) lanes |= (uint32_t)!(x.v[i] <= limit.v[i]) << i;
+  return lanes;
+}
 inline I load(const int32_t* p) { I r; memcpy(r.v, p, 64); return r; }
 inline void store(int32_t* p, I a) { memcpy(p, a.v, 64); }
 inline I splat(int32_t x) { I r; TG_EACH(x); }
 inline I operator+(I a, I b) { I r; TG_EACH((int32_t)((uint32_t)a.v[i] + (uint32_t)b.v[i])); }
 inline I operator&(I a, I b) { I r; TG_EACH(a.v[i] & b.v[i]); }
+inline I operator^(I a, I b) { I r; TG_EACH(a.v[i] ^ b.v[i]); }
+inline I operator*(I a, I b) { I r; TG_EACH((int32_t)((uint32_t)a.v[i] * (uint32_t)b.v[i])); }
 inline I shift_left(I a, int n) { I r; TG_EACH((int32_t)((uint32_t)a.v[i] << n)); }
 inline I shift_right(I a, int n) { I r; TG_EACH((int32_t)((uint32_t)a.v[i] >> n)); }
 inline F to_float(I a) { F r; TG_EACH((float)a.v[i]); }
@@ -146,6 +176,21 @@ inline I as_int(F a) { I r; memcpy(r.v, a.v, 64); return r; }
 
 #endif
 
+#if TG_LEVEL < 2
+inline void pack(float* p, F a, uint32_t lanes) {
+  alignas(64) float v[16];
+  store(v, a);
+  for (; lanes; lanes &= lanes - 1) *p++ = v[__builtin_ctz(lanes)];
+}
+inline void pack(int32_t* p, I a, uint32_t lanes) {
+  alignas(64) int32_t v[16];
+  store(v, a);
+  for (; lanes; lanes &= lanes - 1) *p++ = v[__builtin_ctz(lanes)];
+}
+#endif
+
+// at_least and not_at_most: bit i is set where lane i is; a NaN is not at least anything, and not at most anything.
+// pack: the lanes whose bits are set, one behind the other. It may write to all sixteen places.
 // max and min return the second operand where one of them is a NaN.
 inline F zero() { return splat(0.0f); }
 inline F operator-(F a) { return splat(-0.0f) - a; }
