@@ -124,10 +124,10 @@ typedef struct {
   const int32_t* query_starts;  // [S + 1], first row of each sequence; the last entry is T
   int32_t* seq_lens;            // [S], tokens in the cache once this step has written its own
   const int32_t* table_rows;    // [S], row of `tables` of each sequence
-  const int32_t* tables;        // block ids, row after row, `table_width` apart
-  int32_t table_width;
-  int32_t logit_count;        // R
-  const int32_t* logit_rows;  // [R], rows whose logits are wanted, ascending
+  const int32_t* tables;        // [table_count, table_width] block ids
+  int32_t table_count, table_width;
+  int32_t logit_count, reserved;  // R
+  const int32_t* logit_rows;      // [R], rows whose logits are wanted, ascending
   const int32_t* experts;     // [T], active experts of each token, or null: the layer's own number
   float* logits;              // [R, vocab], written, or null: not wanted
   const TgSampling* sampling;  // [R], or null: nothing is drawn
@@ -153,19 +153,25 @@ enum {
   TG_NO_MEMORY = -6
 };
 
+// Kernels that have a level of their own.
+enum { TG_K_LINEAR = 0, TG_K_ATTENTION, TG_K_ROWS, TG_K_SAMPLE, TG_K_MOE, TG_KERNELS };
+
 typedef struct TgPool TgPool;      // the compute threads, shared by all lanes of a process
 typedef struct TgRunner TgRunner;  // a model with its scratch memory
 
 int32_t tg_abi_version(void);
 // The best level that this library was built with and this machine (and its kernel, for AMX) allows.
 int32_t tg_best_level(void);
+// The level at which each kernel would run under the caps `levels`, see tg_runner_open; both [TG_KERNELS].
+void tg_kernel_levels(const int32_t* levels, int32_t* out);
 
+enum { TG_MAX_THREADS = 1024 };
 // `threads` in all, the calling one included. Waiting threads spin for a bounded time, then sleep. Null without memory.
 TgPool* tg_pool_open(int32_t threads);
 void tg_pool_close(TgPool*);
 
 // `model` and what it points to must outlive the runner; `max_tokens` is the largest T. `levels` [TG_KERNELS] caps the
-// level of each kernel (kernels.h names them), or null for the best. Null without memory or for a malformed model.
+// level of each kernel, or null for the best. Null without memory or for a malformed model.
 TgRunner* tg_runner_open(const TgModel* model, TgPool* pool, int32_t max_tokens, const int32_t* levels);
 void tg_runner_close(TgRunner*);
 // Steps done (1 up to `repeat`), or one of the errors above. Not to be called by two threads at once on one pool.

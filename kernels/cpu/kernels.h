@@ -71,11 +71,14 @@ struct AttentionArgs {
   void* scratch;   // attention_scratch_bytes(...), shared by all ranks, at a multiple of 64
 };
 
+// A row's keys are taken in spans of so many positions, the first from 0 on.
+enum { TG_SPAN = 256 };
+
 struct AttentionKernels {
   // Head norms, rotation, the write into the cache. Shared out by rows (and heads where rows are few).
   void (*rope_kv)(const RopeKvArgs&, int rank, int ranks);
   // Partial results of each (row group, kv head, span); a barrier; then `combine` merges the spans, in rising order, into
-  // `out`. Where every row has one span only, `attend` writes `out` itself and `combine` does nothing.
+  // `out`. Where no sequence is longer than TG_SPAN, `attend` writes `out` itself and `combine` need not be called.
   void (*attend)(const AttentionArgs&, int rank, int ranks);
   void (*combine)(const AttentionArgs&, int rank, int ranks);
 };
@@ -125,9 +128,6 @@ struct MoeKernels {
   // x[row] += sum over the row's choices, likeliest first, of weight * y[slot], summed in float32. Shared out by rows.
   void (*mix)(const MoeArgs&, const float* y, float* x, int rank, int ranks);
 };
-
-// Kernels that tg_runner_open's `levels` caps one by one.
-enum { TG_K_LINEAR = 0, TG_K_ATTENTION, TG_K_ROWS, TG_K_SAMPLE, TG_K_MOE, TG_KERNELS };
 
 struct Kernels {
   const LinearKernels* linear;
