@@ -42,6 +42,8 @@ struct LinearKernels {
   void (*linear)(const LinearArgs&, int rank, int ranks);
 };
 
+enum { TG_MAX_HEAD_DIM = 256 };  // largest head_dim of the attention kernels; padded dim: head_dim to a multiple of 32
+
 struct RopeKvArgs {
   const TgModel* model;
   const TgLayer* layer;
@@ -83,7 +85,7 @@ struct AttentionKernels {
   void (*combine)(const AttentionArgs&, int rank, int ranks);
 };
 
-int64_t attention_scratch_bytes(const TgModel& model, int32_t max_tokens);
+int64_t attention_scratch_bytes(const TgModel& model, int ranks);
 
 struct RowKernels {
   // float32 [hidden] of each token's row of the table.

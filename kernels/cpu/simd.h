@@ -52,7 +52,11 @@ inline F zero_where_less(F x, F limit, F y) {
 inline uint32_t at_least(F x, F limit) { return _mm512_cmp_ps_mask(x.v, limit.v, _CMP_GE_OQ); }
 inline uint32_t not_at_most(F x, F limit) { return _mm512_cmp_ps_mask(x.v, limit.v, _CMP_NLE_UQ); }
 inline void pack(float* p, F a, uint32_t lanes) { _mm512_storeu_ps(p, _mm512_maskz_compress_ps((__mmask16)lanes, a.v)); }
+inline F between(int from, int to, F x, F other) {
+  return {_mm512_mask_mov_ps(other.v, (__mmask16)(((1u << to) - 1) & ~((1u << from) - 1)), x.v)};
+}
 inline I load(const int32_t* p) { return {_mm512_loadu_si512(p)}; }
+inline I load(const int8_t* p) { return {_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i*)p))}; }
 inline void store(int32_t* p, I a) { _mm512_storeu_si512(p, a.v); }
 inline I splat(int32_t x) { return {_mm512_set1_epi32(x)}; }
 inline I operator+(I a, I b) { return {_mm512_add_epi32(a.v, b.v)}; }
@@ -109,8 +113,17 @@ inline uint32_t not_at_most(F x, F limit) {
   return (uint32_t)(_mm256_movemask_ps(_mm256_cmp_ps(x.a, limit.a, _CMP_NLE_UQ)) |
                     _mm256_movemask_ps(_mm256_cmp_ps(x.b, limit.b, _CMP_NLE_UQ)) << 8);
 }
+inline F between(int from, int to, F x, F other) {
+  const __m256i a = _mm256_andnot_si256(first_mask(from), first_mask(to));
+  const __m256i b = _mm256_andnot_si256(first_mask(from - 8), first_mask(to - 8));
+  return {_mm256_blendv_ps(other.a, x.a, _mm256_castsi256_ps(a)), _mm256_blendv_ps(other.b, x.b, _mm256_castsi256_ps(b))};
+}
 inline I load(const int32_t* p) {
   return {_mm256_loadu_si256((const __m256i*)p), _mm256_loadu_si256((const __m256i*)(p + 8))};
+}
+inline I load(const int8_t* p) {
+  return {_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i*)p)),
+          _mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i*)(p + 8)))};
 }
 inline void store(int32_t* p, I x) { _mm256_storeu_si256((__m256i*)p, x.a), _mm256_storeu_si256((__m256i*)(p + 8), x.b); }
 inline I splat(int32_t x) { return {_mm256_set1_epi32(x), _mm256_set1_epi32(x)}; }
@@ -159,7 +172,9 @@ inline uint32_t not_at_most(F x, F limit) {
   for (int i = 0; i < 16; i++) lanes |= (uint32_t)!(x.v[i] <= limit.v[i]) << i;
   return lanes;
 }
+inline F between(int from, int to, F x, F other) { F r; TG_EACH(i >= from && i < to ? x.v[i] : other.v[i]); }
 inline I load(const int32_t* p) { I r; memcpy(r.v, p, 64); return r; }
+inline I load(const int8_t* p) { I r; TG_EACH(p[i]); }
 inline void store(int32_t* p, I a) { memcpy(p, a.v, 64); }
 inline I splat(int32_t x) { I r; TG_EACH(x); }
 inline I operator+(I a, I b) { I r; TG_EACH((int32_t)((uint32_t)a.v[i] + (uint32_t)b.v[i])); }
@@ -191,7 +206,8 @@ inline void pack(int32_t* p, I a, uint32_t lanes) {
 
 // at_least and not_at_most: bit i is set where lane i is; a NaN is not at least anything, and not at most anything.
 // pack: the lanes whose bits are set, one behind the other. It may write to all sixteen places.
-// max and min return the second operand where one of them is a NaN.
+// max and min return the second operand where one of them is a NaN; `between` has lanes [from, to) of `x`, the others of
+// `other`.
 inline F zero() { return splat(0.0f); }
 inline F operator-(F a) { return splat(-0.0f) - a; }
 
