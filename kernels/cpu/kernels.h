@@ -79,9 +79,11 @@ enum { TG_SPAN = 256 };
 struct AttentionKernels {
   // Head norms, rotation, the write into the cache. Shared out by rows (and heads where rows are few).
   void (*rope_kv)(const RopeKvArgs&, int rank, int ranks);
-  // Partial results of each (row group, kv head, span); a barrier; then `combine` merges the spans, in rising order, into
-  // `out`. Where no sequence is longer than TG_SPAN, `attend` writes `out` itself and `combine` need not be called.
+  // `attend` writes `out`, except for rows whose spans are shared between ranks: of those it leaves partial results, and
+  // `combine`, behind a barrier, merges them into `out`. `splits` says whether there are such rows (never where no
+  // sequence is longer than TG_SPAN); if not, neither the barrier nor `combine` is needed.
   void (*attend)(const AttentionArgs&, int rank, int ranks);
+  bool (*splits)(const AttentionArgs&, int ranks);
   void (*combine)(const AttentionArgs&, int rank, int ranks);
 };
 
