@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -11,12 +12,18 @@ from tokenizers import Tokenizer
 
 from .errors import BadPrompt, ModelMissing
 from .segments import independent
+from .shape import Shape
+from .words import Words, word_pattern
 
 SEGMENTS_KEPT = 512
 LONGEST_KEPT = 2048
 """Characters of a segment up to which its ids are kept."""
 CUT = 64
 """More tokens than a text can have for having been cut off somewhere."""
+
+
+Skeleton = tuple[tuple[tuple[int, ...], Shape], ...]
+"""Steps of a prompt: ids that are always the same, then text that has contents in it."""
 
 
 class PromptEncoder:
@@ -39,8 +46,12 @@ class PromptEncoder:
             raise ModelMissing("the tokenizer's control tokens cannot be told from its text")
         self._copy = copy
         self._names = names
+        self._named = {name: control[content] for content, name in names.items()}
         self._split = re.compile(f"({'|'.join(names.values())})") if names and independent(state) else None
-        self._kept = lru_cache(SEGMENTS_KEPT)(lambda salt, segment: self.plain(segment))
+        self._kept = lru_cache(SEGMENTS_KEPT)(lambda salt, segment: tuple(self._text(segment, salt)))
+        alone = self._split is not None and len(control) == len(added)
+        pattern = word_pattern(state) if alone else None
+        self._words = Words(pattern, copy, self.plain) if pattern is not None else None
         longest_first = sorted(names, key=len, reverse=True)
         self._find = re.compile("|".join(map(re.escape, longest_first)) or r"(?!)")
         self.control = tuple(control)
@@ -65,6 +76,46 @@ class PromptEncoder:
         ids = self._ids(renamed) if self._split is None else self._joined(self._split.split(renamed), salt)
         return len(ids), ids if len(ids) <= most else []
 
+    def skeleton(self, shape: Shape) -> Skeleton | None:
+        """What `fill` makes prompts of this shape from; None where this tokenizer wants to see a prompt whole."""
+        if self._split is None:
+            return None
+        steps: list[tuple[tuple[int, ...], Shape]] = []
+        fixed: list[int] = []
+        open: list[str | int] = []
+
+        def shut() -> None:
+            if any(type(part) is int for part in open):
+                steps.append((tuple(fixed), tuple(open)))
+                fixed.clear()
+            else:
+                fixed.extend(self._ids("".join(map(str, open))))
+            open.clear()
+
+        for part in shape:
+            if isinstance(part, int):
+                open.append(part)
+                continue
+            at = 0
+            for found in self._find.finditer(part):
+                open.append(part[at : found.start()])
+                shut()
+                fixed.append(self.ids[found[0]])
+                at = found.end()
+            open.append(part[at:])
+        shut()
+        return (*steps, (tuple(fixed), ()))
+
+    def fill(self, skeleton: Skeleton, contents: Sequence[str], salt: str = "") -> list[int]:
+        """The ids of a prompt, as `encode` would find them. Raises `BadPrompt` as it does."""
+        ids: list[int] = []
+        for fixed, parts in skeleton:
+            ids += fixed
+            if parts:
+                text = "".join([contents[part] if type(part) is int else part for part in parts])  # type: ignore[misc]
+                ids += self._kept(salt, text) if len(text) <= LONGEST_KEPT else self._text(text, salt)
+        return ids
+
     def _too_many(self, renamed: str, most: int) -> int | None:
         """About how many tokens a long text has, if its beginning alone has more than `most`; else None.
 
@@ -88,10 +139,16 @@ class PromptEncoder:
 
     def _joined(self, segments: list[str], salt: str) -> list[int]:
         ids: list[int] = []
-        for segment in segments:
-            if segment:
-                ids += self._kept(salt, segment) if len(segment) <= LONGEST_KEPT else self._ids(segment)
+        for place, segment in enumerate(segments):
+            if place % 2:
+                ids.append(self._named[segment])
+            elif segment:
+                ids += self._kept(salt, segment) if len(segment) <= LONGEST_KEPT else self._text(segment, salt)
         return ids
+
+    def _text(self, text: str, salt: str) -> Sequence[int]:
+        """Ids of text that holds no control token."""
+        return self._words.encode(text, salt) if self._words is not None and text.isascii() else self._ids(text)
 
     def _ids(self, text: str) -> list[int]:
         try:

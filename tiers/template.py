@@ -16,6 +16,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from .errors import BadPrompt, ModelMissing
 from .guard import MARKS, Covered
+from .shape import Shape, Shapes
 from .types import Message, ToolSpec
 
 
@@ -24,18 +25,14 @@ class ChatTemplate:
 
     def __init__(self, source: str, tokens: Mapping[str, str], now: Callable[[], datetime] = datetime.now) -> None:
         """`tokens` are the names that templates use for special tokens (`bos_token`) and their strings."""
-        environment = ImmutableSandboxedEnvironment(
-            trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols]
-        )
-        environment.filters["tojson"] = _to_json
-        environment.globals["raise_exception"] = _refuse
-        environment.globals["strftime_now"] = lambda form: now().strftime(form)
+        environment = _environment(now)
         try:
             tree = environment.parse(source)
             self._template = environment.from_string(source)
         except jinja2.TemplateSyntaxError as error:
             raise ModelMissing(f"the chat template does not compile: {error}") from error
         self._tokens = dict(tokens)
+        self._shapes = Shapes(_environment(now), source, self._tokens)
         self._reasons = "reasoning_content" in source
         self.takes_tools = "tools" in meta.find_undeclared_variables(tree)
 
@@ -62,6 +59,16 @@ class ChatTemplate:
             reason = foreign.uncover(str(error))[:300] or type(error).__name__
             raise BadPrompt(f"the model's chat template refuses these messages: {reason}") from error
 
+    def shape(self, roles: Sequence[str], *, thinking: bool) -> Shape | None:
+        """The prompt of any `bare` messages of these roles, where it does not depend on what they say; no tools."""
+        return self._shapes.find(roles, thinking=thinking)
+
+    def bare(self, message: Message) -> bool:
+        """Whether all that this template sees of a message are its role and a content that is not empty."""
+        return bool(message.content) and not (
+            message.name or message.tool_call_id or message.tool_calls or (self._reasons and message.reasoning)
+        )
+
     def _turn(self, message: Message) -> dict[str, Any]:
         turn: dict[str, Any] = {"content": message.content}
         if message.name:
@@ -80,6 +87,16 @@ class ChatTemplate:
                 for call in message.tool_calls
             ]
         return turn
+
+
+def _environment(now: Callable[[], datetime]) -> ImmutableSandboxedEnvironment:
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols]
+    )
+    environment.filters["tojson"] = _to_json
+    environment.globals["raise_exception"] = _refuse
+    environment.globals["strftime_now"] = lambda form: now().strftime(form)
+    return environment
 
 
 def read_template(folder: Path) -> ChatTemplate:
