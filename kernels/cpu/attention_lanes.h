@@ -1,5 +1,7 @@
-// Attention's dot products on vector registers, to the bits of the tiles: a lane is a key while scores are made, and a
-// dimension while values are summed. For levels without tiles, and for few rows, where reading the cache is what takes time.
+// Attention's dot products on vector registers, to the bits of the tiles.
+//
+// A lane is a key while scores are made, and a dimension while values are summed. For levels without tiles, and for few
+// rows, where reading the cache is what takes time.
 #pragma once
 #include "attention_span.h"
 #include "simd.h"

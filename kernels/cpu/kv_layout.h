@@ -1,5 +1,7 @@
-// Where a layer's cache holds what. A KV block is, for each kv head, a row of pages of 16 tokens; a page is the keys, then
-// the values, and in int8 the scales of both:
+// Where a layer's cache holds what.
+//
+// A KV block is, for each kv head, a row of pages of 16 tokens; a page is the keys, then the values, and in int8 the scales
+// of both:
 //   bf16: keys [dim / 2][16][2], values [8][dim][2]: pairs along what a dot product sums over, as the tiles want them.
 //   int8: keys [dim][16], values [16][dim], float32 scales of the keys [16] and of the values [16].
 // `dim` is head_dim padded with zeros to a multiple of 32. Slots that belong to no token hold anything at all.
