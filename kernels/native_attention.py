@@ -144,7 +144,8 @@ def rope_kv(
     owners, positions = batch.owners, batch.positions
     probe = _probe(shape, run, batch)
     probe.qkv, probe.queries, probe.cache = _address(qkv), _address(queries), _address(cache)
-    probe.cos, probe.sin, probe.q_norm, probe.k_norm = map(_address, (cos, sin, q_norm, k_norm))
+    probe.cos, probe.sin = _address(cos), _address(sin)
+    probe.q_norm, probe.k_norm = _address(q_norm), _address(k_norm)
     probe.owners, probe.positions = _address(owners), _address(positions)
     _check(library().tg_probe_rope_kv(ctypes.byref(probe)), run)
     return queries
@@ -160,9 +161,18 @@ def attend(
     if out is None:
         out = np.empty((batch.tokens, shape.heads * shape.head_dim), np.float32)
     probe = _probe(shape, run, batch)
-    probe.queries, probe.cache, probe.scratch, probe.out = map(_address, (queries, cache, memory, out))
+    probe.queries, probe.cache = _address(queries), _address(cache)
+    probe.scratch, probe.out = _address(memory), _address(out)
     _check(library().tg_probe_attend(ctypes.byref(probe)), run)
     return out
+
+
+def shares(shape: Shape, batch: Batch, ranks: int) -> list[int]:
+    """Pairs of a row and a key that each rank attends to."""
+    probe = _probe(shape, Run(level=0, ranks=ranks), batch)
+    native = library().tg_probe_attention_share
+    native.restype = ctypes.c_int64
+    return [native(ctypes.byref(probe), ctypes.c_int32(rank)) for rank in range(ranks)]
 
 
 def _probe(shape: Shape, run: Run, batch: Batch | None = None) -> _Probe:

@@ -1,5 +1,5 @@
 // Attention and the cache write at a level on plain arrays.
-#include "kernels.h"
+#include "attention_plan.h"
 #include "probe.h"
 
 namespace {
@@ -89,4 +89,18 @@ TG_PROBE int32_t tg_probe_attend(const Probe* probe) {
   if (probe->combine || kernels->splits(args, probe->ranks))
     tg::run_ranks(probe->ranks, probe->threads, [&](int rank, int ranks) { kernels->combine(args, rank, ranks); });
   return 0;
+}
+
+// Pairs of a row and a key that `rank` attends to, as the plan counts them with tiles' row cost.
+TG_PROBE int64_t tg_probe_attention_share(const Probe* probe, int32_t rank) {
+  const Model model(*probe);
+  const tg::AttentionArgs args = attention_args(*probe, model);
+  int64_t pairs = 0;
+  tg::AttentionPlan(args, 8, probe->ranks).each_piece(rank, [&](const tg::Piece& piece) {
+    const int32_t from = piece.span_from * tg::TG_SPAN, to = piece.span_to * tg::TG_SPAN;
+    const int32_t first = from > piece.unit.key_from ? from : piece.unit.key_from;
+    const int32_t end = to < piece.unit.key_to ? to : piece.unit.key_to;
+    pairs += (int64_t)(end - first) * (piece.row_to - piece.row_from);
+  });
+  return pairs;
 }

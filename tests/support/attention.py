@@ -74,7 +74,7 @@ class Scene:
     def _expected(self, qkv: torch.Tensor) -> Floats:
         shape, length = self.shape, len(qkv)
         heads = qkv.view(length, -1, shape.head_dim).transpose(0, 1)
-        q, k, v = heads.split((shape.heads, shape.kv_heads, shape.kv_heads))
+        q, k, v = torch.split(heads, (shape.heads, shape.kv_heads, shape.kv_heads))
         keep = _int8 if shape.int8 else _bf16
         at = torch.arange(length)
         seen = at[None] <= at[:, None]
@@ -107,6 +107,31 @@ def scene(shape: Shape, lengths: Sequence[int], seed: int = 0) -> Scene:
         start = sum(needed[:row])
         tables[row, :count] = blocks[start : start + count]
     return Scene(replace(shape, blocks=len(blocks)), qkv, tables)
+
+
+def stored(shape: Shape, cache: Bytes, blocks: Ints, length: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Keys and values [length, kv_heads, head_dim] of a sequence in float32, by the description in kv_layout.h."""
+    dim, tokens, value = shape.padded_dim, 16, 1 if shape.int8 else 2
+    part = tokens * dim * value
+    page = 2 * part + (2 * tokens * 4 if shape.int8 else 0)
+    pages = cache.reshape(shape.blocks, shape.kv_heads, shape.block_size // tokens, page)[blocks]
+    pages = pages.transpose(0, 2, 1, 3).reshape(-1, shape.kv_heads, page)[: -(-length // tokens)]
+    keys, values = np.ascontiguousarray(pages[..., :part]), np.ascontiguousarray(pages[..., part : 2 * part])
+    if shape.int8:
+        scales = np.ascontiguousarray(pages[..., 2 * part :]).view(np.float32).reshape(-1, shape.kv_heads, 2, tokens, 1)
+        k = keys.view(np.int8).reshape(-1, shape.kv_heads, dim, tokens).swapaxes(2, 3) * scales[:, :, 0]
+        v = values.view(np.int8).reshape(-1, shape.kv_heads, tokens, dim) * scales[:, :, 1]
+    else:
+        k = _wide(keys).reshape(-1, shape.kv_heads, dim // 2, tokens, 2).transpose(0, 1, 3, 2, 4)
+        v = _wide(values).reshape(-1, shape.kv_heads, tokens // 2, dim, 2).swapaxes(3, 4)
+    both = (x.reshape(-1, shape.kv_heads, tokens, dim).swapaxes(1, 2).reshape(-1, shape.kv_heads, dim) for x in (k, v))
+    k, v = (x[:length, :, : shape.head_dim] for x in both)
+    return torch.from_numpy(k.copy()), torch.from_numpy(v.copy())
+
+
+def _wide(bits: Bytes) -> Floats:
+    """bf16 by its bytes as float32."""
+    return (bits.view(np.uint16).astype(np.uint32) << np.uint32(16)).view(np.float32)
 
 
 def chunked(length: int, sizes: Sequence[int]) -> list[int]:
