@@ -37,7 +37,6 @@ void linear(const LinearArgs& args, int rank, int ranks) {
 
 }  // namespace
 
-extern const LinearKernels linear_kernels;
 const LinearKernels linear_kernels = {linear};
 
 }  // namespace TG_NS
