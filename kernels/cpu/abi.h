@@ -97,14 +97,15 @@ typedef struct {
   const float* edit_scales;   // divides a positive logit, multiplies another
   const float* edit_adds;     // added after that
   const int32_t* ban_ids;
-  int32_t logprobs;  // the likeliest tokens wanted with their log-probabilities; -1: none, not even the token's own
-  int32_t forced;    // the token that it must be whatever the draw says (statistics are reported all the same), or -1
+  int32_t logprobs;  // the likeliest tokens wanted with their log-probabilities; -1: no statistics at all
+  int32_t forced;    // the token that it must be: nothing is drawn (statistics are reported all the same); or -1
 } TgSampling;
 
 enum { TG_NUMERIC = -1 };
 enum { TG_TOP_LOGPROBS = 32 };  // most that `logprobs` may ask for
 
-// What came of a row. Statistics are of the model's own logits, before edits, bans and temperature.
+// What came of a row. Statistics are of the model's own logits, before edits, bans and temperature; all 0 where the row
+// did not ask for them or is TG_NUMERIC.
 typedef struct {
   int32_t token;  // TG_NUMERIC: a NaN or +inf in the logits, or none left above -inf
   float logprob;  // natural, of `token`

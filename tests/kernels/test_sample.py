@@ -10,66 +10,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tiergate.kernels import NUMERIC, SampleRows, log_probabilities, sample
+from support.sampling import PARAMS, distribution, rows_of
+from tiergate.kernels import NUMERIC, log_probabilities, sample
 from tiergate.kernels.ops.sample import arrivals
-
-
-def rows_of(*rows: dict[str, Any]) -> SampleRows:
-    """One dict a row; what it leaves out is neutral. `edits` is {id: (scale, add)}."""
-    edits = [row.get("edits", {}) for row in rows]
-    flat = [(token, *change) for changes in edits for token, change in changes.items()]
-    return SampleRows(
-        temperature=np.array([row.get("temperature", 1.0) for row in rows], np.float32),
-        top_k=np.array([row.get("top_k", 0) for row in rows], np.int64),
-        top_p=np.array([row.get("top_p", 1.0) for row in rows], np.float32),
-        min_p=np.array([row.get("min_p", 0.0) for row in rows], np.float32),
-        seeds=tuple(row.get("seed", 0) for row in rows),
-        positions=tuple(row.get("position", 0) for row in rows),
-        edit_starts=np.cumsum([0, *map(len, edits)]),
-        edit_ids=np.array([token for token, _, _ in flat], np.int64),
-        edit_scales=np.array([scale for _, scale, _ in flat], np.float32),
-        edit_adds=np.array([add for _, _, add in flat], np.float32),
-        bans={r: row["bans"] for r, row in enumerate(rows) if row.get("bans")},
-    )
-
-
-def distribution(logits: np.ndarray[Any, Any], row: dict[str, Any]) -> np.ndarray[Any, Any]:
-    """Probabilities by the book, in float64."""
-    x = logits.astype(np.float64)
-    for token, (scale, add) in row.get("edits", {}).items():
-        x[token] = (x[token] / scale if x[token] > 0 else x[token] * scale) + add
-    x[list(row.get("bans", ()))] = -np.inf
-    x = x / row.get("temperature", 1.0)
-    p = np.exp(x - x.max())
-    order = sorted(range(len(p)), key=lambda i: (-p[i], i))
-    kept = order[: row.get("top_k", 0) or len(order)]
-    mass = p[kept].sum()
-    nucleus, total = [], 0.0
-    for i in kept:
-        nucleus.append(i)
-        total += p[i]
-        if total >= row.get("top_p", 1.0) * mass:
-            break
-    kept = [i for i in nucleus if p[i] >= row.get("min_p", 0.0) * p[order[0]]]
-    out = np.zeros_like(p)
-    out[kept] = p[kept]
-    return out / out.sum()
-
-
-PARAMS = [
-    {},
-    {"temperature": 0.5},
-    {"temperature": 3.0},
-    {"top_k": 1},
-    {"top_k": 5},
-    {"top_k": 5000},
-    {"top_p": 0.5},
-    {"top_p": 1e-6},
-    {"min_p": 0.2},
-    {"min_p": 1.0},
-    {"top_k": 20, "top_p": 0.7, "min_p": 0.05, "temperature": 1.3},
-    {"edits": {3: (1.0, 4.0), 7: (2.0, -1.0), 0: (1.0, -100.0)}, "bans": (1, 2)},
-]
 
 
 @pytest.mark.parametrize("vocab", [1, 5, 256, 700])
