@@ -16,7 +16,7 @@ from .scheduler import Work
 def build_batch(work: Sequence[Work], tables: npt.NDArray[np.int32], block_size: int) -> ForwardBatch:
     """`tables` int32 [rows, width] holds the block ids of running sequences. Tensors are on the CPU.
 
-    `logit_rows` has the last row of each chunk that closes its sequence's gap.
+    `logit_rows` has the last `draws` rows of each chunk.
     """
     starts = np.array([item.start for item in work], np.int64)
     counts = np.array([item.length for item in work], np.int64)
@@ -25,16 +25,9 @@ def build_batch(work: Sequence[Work], tables: npt.NDArray[np.int32], block_size:
     ends = np.cumsum(counts)
     context_lens = lengths.tolist()
     total = int(ends[-1])
-    if total == len(work):
-        token_ids = np.array([item.sequence.ids[item.start] for item in work], np.int64)
-        positions, owners = starts, rows
-    else:
-        joined = array("q")
-        for item in work:
-            joined += item.sequence.ids[item.start : item.start + item.length]
-        token_ids = np.frombuffer(joined, np.int64)
-        positions = np.arange(total) + np.repeat(lengths - ends, counts)
-        owners = np.repeat(rows, counts)
+    token_ids = np.frombuffer(join_tokens(work), np.int64)
+    positions = np.arange(total) + np.repeat(lengths - ends, counts)
+    owners = np.repeat(rows, counts)
     width = -(-max(context_lens) // block_size)
     slots = tables[owners, positions // block_size].astype(np.int64) * block_size + positions % block_size
     return ForwardBatch(
@@ -44,7 +37,25 @@ def build_batch(work: Sequence[Work], tables: npt.NDArray[np.int32], block_size:
         query_starts=torch.from_numpy(np.concatenate(([0], ends)).astype(np.int32)),
         seq_lens=torch.from_numpy(lengths.astype(np.int32)),
         block_tables=torch.from_numpy(tables[rows, :width]),
-        logit_rows=torch.from_numpy(ends[[item.wants_logits for item in work]] - 1),
+        logit_rows=torch.from_numpy(find_logit_rows(work, ends)),
         query_lens=tuple(counts.tolist()),
         context_lens=tuple(context_lens),
     )
+
+
+def join_tokens(work: Sequence[Work]) -> array[int]:
+    """The tokens of all chunks, drafts included, typecode `q`."""
+    joined = array("q")
+    for sequence, start, length in work:
+        joined += sequence.ids[start : start + length]
+        drafted = start + length - len(sequence.ids)
+        if drafted > 0:
+            joined.extend(sequence.drafts[:drafted])
+    return joined
+
+
+def find_logit_rows(work: Sequence[Work], ends: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """int64 [R], ascending: of each chunk that ends before row `ends[i]`, the last `draws` rows."""
+    draws = np.array([item.draws for item in work], np.int64)
+    total = int(draws.sum())
+    return np.arange(total) + np.repeat(ends - np.cumsum(draws), draws)

@@ -6,13 +6,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from .arbiter import pick_lane
-from .lane import Lane, Outcome
-from .messages import Abort, Failed, Finished, Generate, LaneInfo, Reply, Stats
+from .lane import Lane
+from .messages import Abort, Failed, Generate, LaneInfo, Stats
+from .outbox import Outbox, Replies
 from .sequence import Sequence
 from .validate import find_fault
-
-Replies = dict[bytes, list[Reply]]
-"""By client, in order."""
 
 
 @dataclass(slots=True)
@@ -30,7 +28,7 @@ class EngineCore:
         self._order = tuple(self._lanes.values())
         self._seeds = seeds
         self._live: dict[bytes, dict[str, _Live]] = {}
-        self._outbox: Replies = {}
+        self._outbox = Outbox()
 
     @property
     def lanes(self) -> dict[str, LaneInfo]:
@@ -46,15 +44,15 @@ class EngineCore:
         live = self._live.get(client, {})
         lane = self._lanes.get(request.lane)
         if request.id in live:
-            self._refuse(client, request, Failed(id=request.id, code="invalid", message="this id is in use"))
+            self._refuse(client, Failed(id=request.id, code="invalid", message="this id is in use"))
         elif lane is None:
             names = ", ".join(self._lanes)
             text = f"no lane is named {request.lane!r}; there are {names}"
-            self._refuse(client, request, Failed(id=request.id, code="unknown_lane", message=text))
+            self._refuse(client, Failed(id=request.id, code="unknown_lane", message=text))
         elif fault := find_fault(request, lane.info):
-            self._refuse(client, request, fault)
+            self._refuse(client, fault)
         elif lane.full:
-            self._refuse(client, request, Failed(id=request.id, code="busy", message="too many requests are waiting"))
+            self._refuse(client, Failed(id=request.id, code="busy", message="too many requests are waiting"))
         else:
             sequence = lane.add(client, request, self._seeds())
             self._live.setdefault(client, {})[request.id] = _Live(lane, sequence)
@@ -63,32 +61,38 @@ class EngineCore:
         """Stop a sequence now. Unknown and ended ones are no error."""
         live = self._live.get(client, {}).get(command.id)
         if live is not None:
-            self._post(live.lane.abort(live.sequence))
+            live.lane.abort(live.sequence, self._outbox)
+            self._forget_ended()
 
     def drop(self, client: bytes) -> None:
         """The client is gone: abort all it has, and send it nothing more."""
-        for live in tuple(self._live.get(client, {}).values()):
-            live.lane.abort(live.sequence)
-        self._live.pop(client, None)
-        self._outbox.pop(client, None)
+        for live in self._live.get(client, {}).values():
+            live.lane.abort(live.sequence, self._outbox)
+        self._forget_ended()
+        self._outbox.discard(client)
 
-    def step(self) -> None:
-        """Let one lane take a step, if any has work."""
-        if not self.has_work:
+    def step(self, wake: int | None = None) -> None:
+        """Let one lane take a step, if any has work.
+
+        `wake` is a file descriptor that turns readable when a command comes in, or -1: with it, and while no other lane
+        has work, a step may draw several tokens of each sequence before it returns. None: one of each.
+        """
+        working = [lane for lane in self._order if lane.has_work]
+        if not working:
             return
-        index = 0
-        if len(self._order) > 1:
-            index = pick_lane([lane.load() for lane in self._order]) or 0
-        for other, lane in enumerate(self._order):
-            if other != index and lane.has_work:
-                lane.pass_over()
-        for outcome in self._order[index].step():
-            self._post(outcome)
+        lane = working[0]
+        if len(working) > 1:
+            wake = None
+            lane = working[pick_lane([each.load() for each in working]) or 0]
+            for other in working:
+                if other is not lane:
+                    other.pass_over()
+        lane.step(self._outbox, wake)
+        self._forget_ended()
 
     def take_replies(self) -> Replies:
         """What is to be sent, each reply given out once."""
-        replies, self._outbox = self._outbox, {}
-        return replies
+        return self._outbox.take()
 
     def stats(self) -> Stats:
         return Stats(lanes={name: lane.stats() for name, lane in self._lanes.items()})
@@ -96,22 +100,20 @@ class EngineCore:
     def audit(self) -> None:
         """Verify the books and mend them if need be; costs milliseconds, so for idle moments."""
         for lane in self._order:
-            for outcome in lane.audit():
-                self._post(outcome)
+            lane.audit(self._outbox)
+        self._forget_ended()
 
     def check(self) -> None:
         """Verify the books of all lanes. Raises AssertionError."""
         for lane in self._order:
             lane.check()
 
-    def _refuse(self, client: bytes, request: Generate, failed: Failed) -> None:
-        self._outbox.setdefault(client, []).append(failed)
+    def _refuse(self, client: bytes, failed: Failed) -> None:
+        self._outbox.to(client).append(failed)
 
-    def _post(self, outcome: Outcome) -> None:
-        client = outcome.sequence.client
-        self._outbox.setdefault(client, []).append(outcome.update)
-        if isinstance(outcome.update, (Finished, Failed)):
-            live = self._live[client]
-            del live[outcome.sequence.id]
+    def _forget_ended(self) -> None:
+        for sequence in self._outbox.take_ended():
+            live = self._live[sequence.client]
+            del live[sequence.id]
             if not live:
-                del self._live[client]
+                del self._live[sequence.client]

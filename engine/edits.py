@@ -21,7 +21,8 @@ class Edits:
         self._repetition = params.repetition_penalty
         self._presence = params.presence_penalty
         self._frequency = params.frequency_penalty
-        self._penalises = _has_penalties(params)
+        self.penalises = _has_penalties(params)
+        """Whether each generated token changes what the next one meets."""
         self._place = {token: place for place, token in enumerate(params.logit_bias)}
         size = max(16, 2 * len(self._place))
         self._ids = np.zeros(size, np.int64)
@@ -38,7 +39,7 @@ class Edits:
 
     def count(self, token: int) -> None:
         """One more `token` was generated."""
-        if not self._penalises:
+        if not self.penalises:
             return
         place = self._place.get(token)
         if place is None:

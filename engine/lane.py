@@ -6,31 +6,26 @@ import logging
 from array import array
 from collections.abc import Callable
 from collections.abc import Sequence as Rows
-from dataclasses import dataclass
 
 from . import thinking
 from .arbiter import LaneLoad
-from .batch import Runner
+from .batch import Runner, StepRunner
 from .block_pool import BlockPool, Chain, Digest, PrefixRoot
-from .build_batch import build_batch
 from .config import LaneConfig
+from .decode_rows import DecodeRows
 from .edits import Edits
 from .messages import FailCode, Failed, Finished, FinishReason, Generate, LaneInfo, LaneStats, Tokens
-from .sampler import Choice, choose
+from .native_step import MAX_REPEAT, NativeStep
+from .outbox import Outbox
+from .sampler import Choice
 from .scheduler import Scheduler, Work
 from .sequence import Sequence
+from .step_buffers import NUMERIC
+from .torch_step import TorchStep
+
+NOT_NUMBERS = "the model gave logits that are not numbers"
 
 log = logging.getLogger(__name__)
-
-Update = Tokens | Finished | Failed
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """A message about a sequence; `Finished` and `Failed` mean that the lane has forgotten it."""
-
-    sequence: Sequence
-    update: Update
 
 
 class Lane:
@@ -55,7 +50,6 @@ class Lane:
         self._runner = runner
         self._digest = digest
         self._clock = clock
-        self._scheduler = self._new_scheduler()
         self._orders = 0
         self._ready: list[Sequence] = []
         """New sequences with tokens to announce, or an end, before any step."""
@@ -65,6 +59,7 @@ class Lane:
         self._lost_preemptions = self._lost_cached_tokens = 0
         """Of schedulers thrown away."""
         self._busy_seconds = 0.0
+        self._start_afresh()
 
     @property
     def has_work(self) -> bool:
@@ -90,7 +85,7 @@ class Lane:
 
     def add(self, client: bytes, request: Generate, seed: int) -> Sequence:
         """Queue a request that `find_fault` has nothing against; `seed` is used if it names none."""
-        params = request.sampling
+        params, think = request.sampling, request.think
         info = self.info
         sequence = Sequence(
             client=client,
@@ -108,41 +103,40 @@ class Lane:
             forced=request.forced,
             store=request.store,
             arrived=self._clock(),
+            rules=None if think is None else thinking.make_rules(think, info.eos, params.max_tokens),
         )
-        sequence.sent = sequence.prompt_tokens
-        if request.think is not None:
-            sequence.rules = thinking.make_rules(request.think, info.eos, params.max_tokens)
-            sequence.think = thinking.start(sequence.rules)
         self._orders += 1
         self._prompt_tokens += sequence.prompt_tokens
-        sequence.drain_forced()
         if len(sequence.ids) > sequence.sent:
             self._ready.append(sequence)
         if sequence.finish is None:
             self._scheduler.add(sequence)
         return sequence
 
-    def abort(self, sequence: Sequence) -> Outcome:
+    def abort(self, sequence: Sequence, outbox: Outbox) -> None:
         """Stop a sequence that has not ended, whatever it is doing."""
         self._forget(sequence)
-        return Outcome(sequence, self._finished(sequence, "abort"))
+        outbox.end(sequence, self._finished(sequence, "abort"))
 
-    def step(self) -> list[Outcome]:
-        """One forward pass, at most, and what came of it."""
+    def step(self, outbox: Outbox, wake: int | None = None) -> None:
+        """One forward pass, at most, and what came of it.
+
+        With `wake`, a file descriptor or -1, it may be several in one call of the runner, ended early when `wake` is
+        readable.
+        """
         began = self._clock()
-        outcomes: list[Outcome] = []
-        self._announce(outcomes)
+        self._announce(outbox)
         try:
-            self._step(outcomes)
+            if not self._carry_on(outbox, wake):
+                self._step(outbox)
         except Exception:
             # Not the model's doing (`_choose` answers for that) but ours: the books cannot be trusted any more.
             log.exception("lane %s: step failed, all its sequences are lost", self.config.name)
-            self._reset(outcomes)
+            self._reset(outbox)
         self._steps += 1
         self._passed_over = 0
         self._stepped_at = self._clock()
         self._busy_seconds += self._stepped_at - began
-        return outcomes
 
     def stats(self) -> LaneStats:
         scheduler = self._scheduler
@@ -166,42 +160,103 @@ class Lane:
         """Verify the books. Raises AssertionError."""
         self._scheduler.check()
 
-    def audit(self) -> list[Outcome]:
+    def audit(self, outbox: Outbox) -> None:
         """Verify the books when there is time; where they are wrong, start new ones and lose what ran."""
-        outcomes: list[Outcome] = []
         try:
             self.check()
         except AssertionError:
             log.exception("lane %s: the block pool's books are wrong, starting new ones", self.config.name)
-            self._reset(outcomes)
-        return outcomes
+            self._reset(outbox)
 
-    def _step(self, outcomes: list[Outcome]) -> None:
+    def _carry_on(self, outbox: Outbox, wake: int | None) -> bool:
+        """The usual case: everyone decodes, and nothing has to be planned. False, with nothing done, when it is not."""
+        native = self._native
+        if native is None:
+            return False
+        plan = self._scheduler.carry_on(1 if wake is None else MAX_REPEAT)
+        if plan is None:
+            return False
+        rows, count = plan
+        try:
+            drawn = native.decode(rows, count, -1 if wake is None else wake)
+        except Exception as why:
+            log.warning("lane %s: decoding failed (%s), trying again step by step", self.config.name, why)
+            self._scheduler.break_off()
+            return False
+        self._take(rows, drawn, outbox)
+        return True
+
+    def _take(self, rows: DecodeRows, drawn: list[list[int]], outbox: Outbox) -> None:
+        """Give everyone the tokens drawn, all but the last of which are calm."""
+        count = len(drawn[0])
+        rows.advance(count)
+        client: bytes | None = None
+        anew: list[int] = []
+        told = 0
+        for index, sequence in enumerate(rows.sequences):
+            fresh = drawn[index]
+            length = len(sequence.ids) + count
+            if length >= sequence.calm_until or length >= sequence.fills_at or fresh[-1] in sequence.watch:
+                self._look(sequence, fresh, outbox)
+                if sequence.stale:
+                    anew.append(index)
+                continue
+            sequence.ids.extend(fresh)
+            sequence.computed += count
+            sequence.sent = length
+            if sequence.client is not client:
+                client = sequence.client
+                replies = outbox.to(client)
+            replies.append(Tokens(sequence.id, fresh))
+            told += count
+        self._generated_tokens += told
+        if anew and self._scheduler.decodes(rows):
+            rows.refresh(anew)
+            assert self._native is not None
+            self._native.refresh(rows, anew)
+
+    def _look(self, sequence: Sequence, fresh: list[int], outbox: Outbox) -> None:
+        """Take tokens of which the last may mean something, or with which a block is full."""
+        token = fresh.pop()
+        sequence.ids.extend(fresh)
+        computed = len(sequence.ids)
+        if token == NUMERIC:
+            if fresh:
+                self._tell(sequence, outbox)
+            self._scheduler.distrust(sequence)
+            self._fail(sequence, "numeric", NOT_NUMBERS, outbox)
+            return
+        sequence.take(token)
+        self._scheduler.advance(sequence, computed)
+        if sequence.wanted - computed != 1:
+            self._scheduler.break_off()
+        self._tell(sequence, outbox)
+
+    def _step(self, outbox: Outbox) -> None:
         step = self._scheduler.begin()
         for sequence in step.impossible:
-            outcomes.append(self._fail(sequence, "too_long", "the sequence no longer fits the KV cache"))
+            self._fail(sequence, "too_long", "the sequence no longer fits the KV cache", outbox)
         if not step.work:
             return
         choices, broken = self._choose(step.work)
         for work in broken:
-            outcomes.append(self._fail(work.sequence, "internal", "the model failed on this sequence"))
-        self._scheduler.advance(tuple(work for work in step.work if work not in broken) if broken else step.work)
-        for sequence, choice in choices:
-            self._accept(sequence, choice, outcomes)
+            self._fail(work.sequence, "internal", "the model failed on this sequence", outbox)
+        for work, chosen in choices:
+            if chosen:
+                self._accept(work, chosen, outbox)
+            else:
+                self._scheduler.advance(work.sequence, work.start + work.length)
 
-    def _choose(self, work: Rows[Work]) -> tuple[list[tuple[Sequence, Choice]], list[Work]]:
-        """Run the model and choose tokens. What cannot run together is run one by one, to find whose fault it is.
-
-        Running again is safe: keys and values are written to the same slots, and no sequence has changed.
-        """
+    def _choose(self, work: Rows[Work]) -> tuple[list[tuple[Work, list[Choice]]], list[Work]]:
+        """Run the model and choose tokens. What cannot run together is run one by one, to find whose fault it is."""
         try:
-            return self._run(work), []
+            return list(zip(work, self._runs.run(work), strict=True)), []
         except Exception as why:
             if len(work) == 1:
                 log.exception("lane %s: the model failed on a sequence", self.config.name)
                 return [], [work[0]]
             log.warning("lane %s: a step failed (%s), trying its sequences one by one", self.config.name, why)
-        choices: list[tuple[Sequence, Choice]] = []
+        choices: list[tuple[Work, list[Choice]]] = []
         broken: list[Work] = []
         for item in work:
             some, failed = self._choose((item,))
@@ -209,43 +264,43 @@ class Lane:
             broken += failed
         return choices, broken
 
-    def _run(self, work: Rows[Work]) -> list[tuple[Sequence, Choice]]:
-        batch = build_batch(work, self._scheduler.tables, self.info.block_size)
-        logits = self._runner.forward(batch)
-        sequences = [item.sequence for item in work if item.wants_logits]
-        if not sequences:
-            return []
-        return list(zip(sequences, choose(logits, sequences), strict=True))
-
-    def _accept(self, sequence: Sequence, choice: Choice, outcomes: list[Outcome]) -> None:
-        if choice.token is None:
+    def _accept(self, work: Work, chosen: list[Choice], outbox: Outbox) -> None:
+        """Take what was chosen, as far as the drafts that it was computed with turn out to be right."""
+        sequence, drafts = work.sequence, work.sequence.drafts
+        sequence.drafts = ()
+        known = len(sequence.ids)
+        taken = 0
+        for choice, draft in zip(chosen, (*drafts, None), strict=False):
+            if choice.token is None:
+                break
+            sequence.take(choice.token, choice.logprob, forced=choice.forced)
+            taken += 1
+            if choice.token != draft or sequence.finish is not None:
+                break
+        if not taken:
             self._scheduler.distrust(sequence)
-            outcomes.append(self._fail(sequence, "numeric", "the model gave logits that are not numbers"))
+            self._fail(sequence, "numeric", NOT_NUMBERS, outbox)
             return
-        if choice.forced:
-            sequence.accept_forced(choice.token, choice.logprob)
-        else:
-            sequence.accept(choice.token, choice.logprob)
-        sequence.drain_forced()
-        self._tell(sequence, outcomes)
+        self._scheduler.advance(sequence, known + taken - 1)
+        self._tell(sequence, outbox)
 
-    def _announce(self, outcomes: list[Outcome]) -> None:
+    def _announce(self, outbox: Outbox) -> None:
         ready, self._ready = self._ready, []
         for sequence in ready:
-            self._tell(sequence, outcomes)
+            self._tell(sequence, outbox)
 
-    def _tell(self, sequence: Sequence, outcomes: list[Outcome]) -> None:
+    def _tell(self, sequence: Sequence, outbox: Outbox) -> None:
         """Send the tokens not sent yet, and the end if this is it."""
         fresh = sequence.ids[sequence.sent :].tolist()
-        self._generated_tokens += len(fresh)
         sequence.sent = len(sequence.ids)
         logprobs = None
         if sequence.sampling.logprobs is not None:
             logprobs, sequence.logprobs = sequence.logprobs, []
-        outcomes.append(Outcome(sequence, Tokens(sequence.id, fresh, logprobs)))
+        outbox.to(sequence.client).append(Tokens(sequence.id, fresh, logprobs))
+        self._generated_tokens += len(fresh)
         if sequence.finish is not None:
             self._forget(sequence)
-            outcomes.append(Outcome(sequence, self._finished(sequence, sequence.finish)))
+            outbox.end(sequence, self._finished(sequence, sequence.finish))
 
     def _finished(self, sequence: Sequence, reason: FinishReason) -> Finished:
         return Finished(
@@ -260,7 +315,7 @@ class Lane:
             preemptions=sequence.preemptions,
         )
 
-    def _fail(self, sequence: Sequence, code: FailCode, message: str) -> Outcome:
+    def _fail(self, sequence: Sequence, code: FailCode, message: str, outbox: Outbox) -> None:
         self._forget(sequence)
         completion = sequence.sent - sequence.prompt_tokens
         failed = Failed(
@@ -270,7 +325,7 @@ class Lane:
             completion_tokens=completion,
             prompt_tokens=sequence.prompt_tokens,
         )
-        return Outcome(sequence, failed)
+        outbox.end(sequence, failed)
 
     def _forget(self, sequence: Sequence) -> None:
         self._scheduler.remove(sequence)
@@ -278,23 +333,27 @@ class Lane:
         if sequence in self._ready:
             self._ready.remove(sequence)
 
-    def _reset(self, outcomes: list[Outcome]) -> None:
-        told = {id(outcome.sequence) for outcome in outcomes if not isinstance(outcome.update, Tokens)}
-        lost = [sequence for sequence in self._scheduler if id(sequence) not in told]
+    def _reset(self, outbox: Outbox) -> None:
+        lost = tuple(self._scheduler)
         self._lost_preemptions += self._scheduler.preemptions
         self._lost_cached_tokens += self._scheduler.cached_tokens
-        self._scheduler = self._new_scheduler()
+        self._start_afresh()
         self._ready = []
-        why = "the engine failed while it ran this sequence"
-        outcomes += [self._fail(sequence, "internal", why) for sequence in lost]
+        for sequence in lost:
+            if sequence.status != "done":
+                self._fail(sequence, "internal", "the engine failed while it ran this sequence", outbox)
 
-    def _new_scheduler(self) -> Scheduler:
+    def _start_afresh(self) -> None:
+        """A scheduler with nobody in it, and steps on its tables."""
         runner, config = self._runner, self.config
         pool = BlockPool(runner.blocks, runner.block_size, digest=self._digest, caching=config.prefix_cache)
-        return Scheduler(
+        self._scheduler = Scheduler(
             pool,
             budget=config.max_batch_tokens,
             max_running=config.max_sequences,
             max_waiting=config.max_waiting,
             max_blocks=-(-self.info.context // runner.block_size),
         )
+        tables = self._scheduler.tables
+        self._native = NativeStep(runner, tables, config.max_batch_tokens) if isinstance(runner, StepRunner) else None
+        self._runs = self._native or TorchStep(runner, tables)

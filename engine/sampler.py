@@ -1,9 +1,10 @@
-"""Turns a step's logits into the next token of each sequence."""
+"""Turns a step's logits into the next tokens of its sequences, and sequences into the parameters of a draw."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence as Rows
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -11,6 +12,7 @@ import torch
 from tiergate.kernels import NUMERIC, SampleRows, log_probabilities, sample
 
 from . import thinking
+from .edits import Floats, Ids
 from .messages import Logprob
 from .sequence import Sequence
 
@@ -24,18 +26,55 @@ class Choice:
     forced: bool = False
 
 
-def choose(logits: torch.Tensor, sequences: Rows[Sequence]) -> list[Choice]:
-    """logits float32 [R, vocab], a row a sequence, in order. Takes no token yet: asked again, it says the same.
+class Row(NamedTuple):
+    """The token of `sequence` that comes `ahead` tokens behind its next one, all those between being its drafts."""
+
+    sequence: Sequence
+    ahead: int = 0
+
+
+def choose(logits: torch.Tensor, rows: Rows[Row]) -> list[Choice]:
+    """logits float32 [R, vocab], in order. Takes no token yet: asked again, it says the same.
 
     Forced tokens are assigned when all sampling is done, so that no parameter can touch them.
     """
-    tokens = sample(logits, _rows(sequences))
-    return [_finish(logits, r, token, sequences[r]) for r, token in enumerate(tokens)]
+    tokens = sample(logits, _sample_rows(rows))
+    return [_finish(logits, r, token, rows[r]) for r, token in enumerate(tokens)]
 
 
-def _finish(logits: torch.Tensor, r: int, token: int, sequence: Sequence) -> Choice:
+def edits_of(sequence: Sequence) -> tuple[Ids, Floats, Floats] | None:
+    """Ids, scales and adds of the logits that change for its next token, None when none does; see `SampleRows`."""
+    edits, nudge = sequence.edits, _nudge(sequence)
+    if nudge is None:
+        return None if edits is None else (edits.ids, edits.scales, edits.adds)
+    token, bias = nudge
+    if edits is None:
+        return np.array([token], np.int64), np.ones(1, np.float32), np.array([bias], np.float32)
+    ids, scales, adds = edits.ids, edits.scales, edits.adds
+    known = np.flatnonzero(ids == token)
+    if len(known):
+        adds[known] += np.float32(bias)
+        return ids, scales, adds
+    return np.append(ids, token), np.append(scales, np.float32(1)), np.append(adds, np.float32(bias))
+
+
+def bans_of(sequence: Sequence) -> tuple[int, ...]:
+    """Tokens that its next one must not be."""
+    bans: tuple[int, ...] = ()
+    if not sequence.may_end():
+        bans = (*sequence.eos, *sequence.stops)
+    state = sequence.think
+    if state is not None and sequence.rules is not None:
+        bans += thinking.banned_openers(sequence.rules, state)
+    return bans
+
+
+def _finish(logits: torch.Tensor, r: int, token: int, row: Row) -> Choice:
     if token == NUMERIC:
         return Choice(None)
+    if row.ahead:  # calm: nothing is forced there, and no log-probabilities are wanted
+        return Choice(token)
+    sequence = row.sequence
     forced = sequence.next_forced()
     final = sequence.resolve(token) if forced is None else forced
     wanted = sequence.sampling.logprobs
@@ -44,57 +83,32 @@ def _finish(logits: torch.Tensor, r: int, token: int, sequence: Sequence) -> Cho
     return Choice(final, Logprob(*log_probabilities(logits[r], final, wanted)), forced is not None)
 
 
-def _rows(sequences: Rows[Sequence]) -> SampleRows | None:
+def _sample_rows(rows: Rows[Row]) -> SampleRows | None:
     """Parameters of the rows; None, the fast path, when every row is plainly greedy."""
-    bans = {r: tokens for r, sequence in enumerate(sequences) if (tokens := _bans(sequence))}
-    nudges = [_nudge(sequence) for sequence in sequences]
-    if not bans and not any(nudges) and all(s.edits is None and s.sampling.temperature == 0 for s in sequences):
+    bans = {r: tokens for r, row in enumerate(rows) if (tokens := bans_of(row.sequence))}
+    edits = [edits_of(row.sequence) for row in rows]
+    params = [row.sequence.sampling for row in rows]
+    if not bans and not any(edits) and all(p.temperature == 0 for p in params):
         return None
-    starts, ids, scales, adds = [0], [], [], []
-    for sequence, nudge in zip(sequences, nudges, strict=True):
-        count = 0
-        if sequence.edits is not None:
-            ids.append(sequence.edits.ids)
-            scales.append(sequence.edits.scales)
-            adds.append(sequence.edits.adds)
-            count = len(ids[-1])
-        if nudge is not None:
-            token, bias = nudge
-            known = np.flatnonzero(ids[-1] == token) if count else ()
-            if len(known):
-                adds[-1][known] += np.float32(bias)
-            else:
-                ids.append(np.array([token], np.int64))
-                scales.append(np.ones(1, np.float32))
-                adds.append(np.array([bias], np.float32))
-                count += 1
-        starts.append(starts[-1] + count)
-    params = [sequence.sampling for sequence in sequences]
+    changes = [edit for edit in edits if edit is not None]
+    counts = [0 if edit is None else len(edit[0]) for edit in edits]
     return SampleRows(
         temperature=np.array([min(p.temperature, 1e6) for p in params], np.float32),
         top_k=np.array([p.top_k for p in params], np.int64),
         top_p=np.array([p.top_p for p in params], np.float32),
         min_p=np.array([p.min_p for p in params], np.float32),
-        seeds=tuple(sequence.seed for sequence in sequences),
-        positions=tuple(len(sequence.ids) for sequence in sequences),
-        edit_starts=np.array(starts, np.int64),
-        edit_ids=np.concatenate(ids) if ids else np.empty(0, np.int64),
-        edit_scales=np.concatenate(scales) if scales else np.empty(0, np.float32),
-        edit_adds=np.concatenate(adds) if adds else np.empty(0, np.float32),
+        seeds=tuple(row.sequence.seed for row in rows),
+        positions=tuple(len(row.sequence.ids) + row.ahead for row in rows),
+        edit_starts=np.concatenate(([0], np.cumsum(counts))).astype(np.int64),
+        edit_ids=np.concatenate([ids for ids, _, _ in changes]) if changes else np.empty(0, np.int64),
+        edit_scales=np.concatenate([scales for _, scales, _ in changes]) if changes else np.empty(0, np.float32),
+        edit_adds=np.concatenate([adds for _, _, adds in changes]) if changes else np.empty(0, np.float32),
         bans=bans,
     )
 
 
-def _bans(sequence: Sequence) -> tuple[int, ...]:
-    bans: tuple[int, ...] = ()
-    if not sequence.may_end():
-        bans = (*sequence.eos, *sequence.stops)
-    if sequence.think is not None and sequence.rules is not None:
-        bans += thinking.banned_openers(sequence.rules, sequence.think)
-    return bans
-
-
 def _nudge(sequence: Sequence) -> tuple[int, float] | None:
-    if sequence.think is None or sequence.rules is None:
+    state = sequence.think
+    if state is None or sequence.rules is None:
         return None
-    return thinking.soft_bias(sequence.rules, sequence.think)
+    return thinking.soft_bias(sequence.rules, state)

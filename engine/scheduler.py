@@ -11,24 +11,26 @@ import numpy as np
 import numpy.typing as npt
 
 from .block_pool import BlockPool, Hit
+from .decode_rows import DecodeRows
 from .schedule import Running, SchedulerView, StepPlan, Waiting, schedule
 from .sequence import Sequence
 
 LOOKAHEAD = 16
 """Waiting sequences that a plan considers: more could rarely start in one step, and each costs a cache look-up."""
+_NEVER = 1 << 62
 
 
 class Work(NamedTuple):
-    """Compute `length` tokens of `sequence` from `start` on; its blocks are there."""
+    """Compute `length` tokens of `sequence` from `start` on; its blocks are there. The last of them may be drafts."""
 
     sequence: Sequence
     start: int
     length: int
 
     @property
-    def wants_logits(self) -> bool:
-        """Whether this closes the gap, so that a token can be chosen."""
-        return self.start + self.length == len(self.sequence.ids)
+    def draws(self) -> int:
+        """Tokens that can be chosen behind it: none if known ones are left to compute, else one, and one a draft."""
+        return max(0, self.start + self.length - len(self.sequence.ids) + 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +41,7 @@ class Step:
 
 
 class Scheduler:
-    """State changes only by `add`, `remove`, `begin` and `advance`."""
+    """State changes only by `add`, `remove`, `begin`, `carry_on` and `advance`."""
 
     def __init__(self, pool: BlockPool, *, budget: int, max_running: int, max_waiting: int, max_blocks: int) -> None:
         """`max_blocks` is the most a sequence may hold: the width of the tables."""
@@ -55,6 +57,8 @@ class Scheduler:
         self._waiting: list[Sequence] = []
         self._running: list[Sequence] = []
         self._by_order: dict[int, Sequence] = {}
+        self._decoding: DecodeRows | None = None
+        """Those running, while all there is to do for each is to decode."""
 
     def __iter__(self) -> Iterator[Sequence]:
         return iter(tuple(self._by_order.values()))
@@ -77,7 +81,7 @@ class Scheduler:
         """Tokens that running sequences lack, and the tokens that wait, at most as many as a step can take."""
         total = 0
         for sequence in (*self._running, *self._waiting[:LOOKAHEAD]):
-            total += len(sequence.ids) - sequence.computed
+            total += sequence.wanted - sequence.computed
             if total >= self._budget:
                 return self._budget
         return total
@@ -107,6 +111,7 @@ class Scheduler:
 
     def begin(self) -> Step:
         """Plan a step and make it possible: sequences preempted and admitted, blocks allocated."""
+        self._decoding = None
         plan, hits = self._plan()
         for order in plan.preempt:
             victim = self._by_order[order]
@@ -121,27 +126,57 @@ class Scheduler:
         for chunk in plan.chunks:
             sequence = self._by_order[chunk.id]
             if chunk.blocks:
-                held = len(sequence.blocks)
-                sequence.blocks += self.pool.allocate(chunk.blocks)
-                self.tables[sequence.row, held : held + chunk.blocks] = sequence.blocks[held:]
+                self._grant(sequence, chunk.blocks)
             work.append(Work(sequence, chunk.start, chunk.length))
         return Step(tuple(work), tuple(self._by_order[order] for order in plan.impossible))
 
-    def advance(self, work: tuple[Work, ...]) -> None:
-        """The chunks are in the cache now: move on, and offer the blocks they filled to others."""
+    def carry_on(self, most: int) -> tuple[DecodeRows, int] | None:
+        """What `begin` would plan where that is a token for everyone who runs and nothing else, without planning it.
+
+        Blocks are allocated for the keys and values of as many tokens as the number that comes along: `most`, 1 or
+        more, unless that takes more blocks than there are or goes beyond what all can draw calmly. None where there
+        is anything else to do.
+        """
+        rows = self._decoding
+        if rows is None:
+            rows = self._form_decode_rows()
+        if rows is None or not self._door_is_shut():
+            return None
+        count = min(most, rows.calm)
+        grants = rows.lacking(count)
+        if count > 1 and sum(blocks for _, blocks in grants) > self.pool.available:
+            count, grants = 1, rows.lacking(1)
+        if grants:
+            if sum(blocks for _, blocks in grants) > self.pool.available:
+                return None
+            for index, blocks in grants:
+                self._grant(rows.sequences[index], blocks)
+            rows.granted(grants)
+        return rows, count
+
+    def decodes(self, rows: DecodeRows) -> bool:
+        """Whether what `carry_on` gave is still what there is to do."""
+        return self._decoding is rows
+
+    def break_off(self) -> None:
+        """A sequence that decoded has more to do now than that."""
+        self._decoding = None
+
+    def advance(self, sequence: Sequence, computed: int) -> None:
+        """`computed` tokens, none of them a draft, are in the cache now: offer the blocks they filled to others."""
+        sequence.computed = computed
+        if not sequence.store:
+            sequence.fills_at = _NEVER
+            return
         size = self.pool.block_size
-        for item in work:
-            sequence = item.sequence
-            sequence.computed = item.start + item.length
-            if not sequence.store:
-                continue
-            while (sequence.committed + 1) * size <= sequence.computed:
-                number = sequence.committed
-                block = self.pool.commit(sequence.chain, number, sequence.ids, sequence.blocks)
-                if block != sequence.blocks[number]:
-                    sequence.blocks[number] = block
-                    self.tables[sequence.row, number] = block
-                sequence.committed += 1
+        while (sequence.committed + 1) * size <= computed:
+            number = sequence.committed
+            block = self.pool.commit(sequence.chain, number, sequence.ids, sequence.blocks)
+            if block != sequence.blocks[number]:
+                sequence.blocks[number] = block
+                self.tables[sequence.row, number] = block
+            sequence.committed += 1
+        sequence.fills_at = (sequence.committed + 1) * size + 1
 
     def check(self) -> None:
         """Verify the books: see `BlockPool.check`."""
@@ -168,7 +203,7 @@ class Scheduler:
                 sequence.order,
                 sequence.priority,
                 sequence.computed,
-                len(sequence.ids),
+                sequence.wanted,
                 len(sequence.blocks),
                 self.pool.sole(sequence.blocks) if tight else 0,
             )
@@ -201,11 +236,35 @@ class Scheduler:
                 break
         return tuple(candidates), hits
 
+    def _form_decode_rows(self) -> DecodeRows | None:
+        """None unless everyone who runs has a gap of exactly one and wants no log-probabilities."""
+        for sequence in self._running:
+            if sequence.wanted - sequence.computed != 1 or sequence.sampling.logprobs is not None:
+                return None
+        if self._running:
+            self._decoding = DecodeRows(self._running, self.pool.block_size)
+        return self._decoding
+
+    def _door_is_shut(self) -> bool:
+        """Whether a plan would certainly not look at those who wait."""
+        if not self._waiting:
+            return True
+        if self._running and self._waiting[0].priority > self._running[-1].priority:
+            return False
+        return not self._free_rows or self.pool.available <= 0
+
+    def _grant(self, sequence: Sequence, blocks: int) -> None:
+        held = len(sequence.blocks)
+        sequence.blocks += self.pool.allocate(blocks)
+        self.tables[sequence.row, held : held + blocks] = sequence.blocks[held:]
+
     def _enter(self, sequence: Sequence, hit: Hit) -> None:
+        self._decoding = None
         self.pool.take(hit)
         self._waiting.remove(sequence)
         insort(self._running, sequence, key=_rank)
         sequence.status = "running"
+        sequence.stale = True
         sequence.row = self._free_rows.pop()
         sequence.blocks = list(hit.blocks)
         sequence.committed = len(hit.blocks)
@@ -216,11 +275,13 @@ class Scheduler:
             self.cached_tokens += sequence.cached_tokens
 
     def _leave(self, sequence: Sequence) -> None:
+        self._decoding = None
         self._running.remove(sequence)
         self.tables[sequence.row, : len(sequence.blocks)] = 0
         self._free_rows.append(sequence.row)
         self.pool.release(sequence.blocks)
         sequence.row = -1
+        sequence.drafts = ()
         sequence.blocks = []
         sequence.computed = sequence.committed = 0
 

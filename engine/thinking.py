@@ -13,6 +13,8 @@ can need), and a multi-token tool opener that is half written (at most its lengt
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -38,6 +40,8 @@ class ThinkRules:
     """Length of the longest marker."""
     call_grace: int
     """Tokens a cut may wait for a tool opener to complete."""
+    marks: frozenset[int]
+    """All tokens that any marker has."""
 
     @property
     def slack(self) -> int:
@@ -77,6 +81,7 @@ def make_rules(limit: ThinkLimit, eos: tuple[int, ...], max_tokens: int) -> Thin
         max_tokens=max_tokens,
         window=max(map(len, markers)),
         call_grace=max((len(marker) - 1 for marker in limit.implicit_closers), default=0),
+        marks=frozenset(token for marker in markers for token in marker),
     )
 
 
@@ -163,6 +168,46 @@ def soft_bias(rules: ThinkRules, state: ThinkState) -> tuple[int, float] | None:
     closer = rules.limit.closers[0]
     x = (state.used - begin) / max(1.0, soft - begin)
     return closer[_begun(closer, state.tail)], SOFT_GAIN * x * x
+
+
+def calm(rules: ThinkRules, state: ThinkState) -> int | None:
+    """How many tokens, 1 or more, may be drawn in turn before these rules have something new to say; None: any number.
+
+    That is, with no token among them but the last a mark or an end of sequence: `settle` begins no cut, and neither
+    `banned_openers` nor `soft_bias` nor `fresh` changes.
+    """
+    if state.queue or state.fresh or (state.tail and state.tail[-1] in rules.marks):
+        return 1
+    limit = rules.limit
+    left = rules.max_tokens - state.generated - _cost(limit) - max(0, rules.slack - state.late) - limit.answer_reserve
+    if state.phase == "think":
+        bounds = [left] if limit.answer_reserve > 0 else []
+        if limit.hard is not None:
+            bounds.append(limit.hard - state.used)
+        if limit.soft is not None:
+            bounds.append(math.ceil(SOFT_START * limit.soft - state.used))
+        return max(1, min(bounds)) if bounds else None
+    if state.phase == "answer" and limit.openers and not state.cut and not _due(rules, state, ahead=1):
+        return max(1, left - 1) if limit.answer_reserve > 0 else None
+    return None
+
+
+def advance_calmly(rules: ThinkRules, state: ThinkState, tokens: Sequence[int]) -> ThinkState:
+    """The state behind `tokens`, fewer than `calm` tells, none of them a mark or an end of sequence."""
+    if not tokens:
+        return state
+    count = len(tokens)
+    generated = state.generated + count
+    tail = (*state.tail, *tokens)[-rules.window :]
+    if state.phase != "think":
+        return replace(state, generated=generated, tail=tail, fresh=False)
+    limit, missing = rules.limit, state.missing
+    if limit.partial:
+        for token in tokens:
+            inside = limit.continuing.get(token, 0)
+            missing = max(0, missing - inside) if inside else limit.partial.get(token, 0)
+    used, spent = state.used + count, state.spent + count
+    return replace(state, generated=generated, used=used, spent=spent, tail=tail, late=0, missing=missing, fresh=False)
 
 
 def _advance_thinking(rules: ThinkRules, state: ThinkState, tail: Marker, generated: int) -> ThinkState:

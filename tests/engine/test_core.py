@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from functools import cache
 
 import numpy as np
@@ -10,6 +11,8 @@ import pytest
 import torch
 
 from fakes.model import FakeRunner, naive_logits
+from fakes.step_model import FakeStepRunner
+from support import cores
 from support.cores import CLIENT, Client, Heard, make_core, make_lane, naive_greedy, request, run
 from tiergate.engine import ThinkLimit
 from tiergate.engine.batch import ForwardBatch
@@ -34,6 +37,13 @@ WAYS = {
     "tight without cache": {"runner": {"blocks": 14}, "max_sequences": 16, "prefix_cache": False},
     "one slot a block": {"runner": {"blocks": 60, "block_size": 1}, "max_batch_tokens": 9, "max_sequences": 6},
 }
+
+
+@pytest.fixture(autouse=True, params=[FakeRunner, FakeStepRunner], ids=["logits", "native"])
+def _with_every_runner(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether tokens are drawn in Python or by the runner, many in a call, is not to be seen from outside."""
+    for module in (sys.modules[__name__], cores):
+        monkeypatch.setattr(module, "FakeRunner", request.param)
 
 
 def core_of(way: str) -> EngineCore:

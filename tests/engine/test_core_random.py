@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from fakes.model import FakeRunner
+from fakes.step_model import FakeStepRunner
 from support.cores import Client, make_lane, request, run
 from tiergate.engine import ThinkLimit
 from tiergate.engine.batch import ForwardBatch
@@ -39,25 +40,36 @@ def curse(batch: ForwardBatch, logits: torch.Tensor) -> None:
             logits[r, 0] = math.nan
 
 
-def runner(blocks: int) -> FakeRunner:
-    return FakeRunner(blocks=blocks, block_size=4, vocab=VOCAB, fault=curse)
+def runner(blocks: int, kind: type[FakeRunner] = FakeStepRunner) -> FakeRunner:
+    return kind(blocks=blocks, block_size=4, vocab=VOCAB, fault=curse)
 
 
 @cache
 def alone(prompt: int, manner: int, max_tokens: int) -> tuple[tuple[int, ...], str]:
-    core = EngineCore([make_lane(runner(100), max_batch_tokens=100)], seeds=lambda: 1)
+    core = EngineCore([make_lane(runner(100, FakeRunner), max_batch_tokens=100)], seeds=lambda: 1)
     one = request("x", list(PROMPTS[prompt]), max_tokens=max_tokens, **MANNERS[manner])  # type: ignore[arg-type]
     heard = run(core, [one])["x"]
     return tuple(heard.ids), heard.end.code if isinstance(heard.end, Failed) else heard.finished.reason
 
 
 class CoreMachine(RuleBasedStateMachine):
-    """Two clients and two lanes, one of them too small for comfort."""
+    """Two clients and two lanes, one of them too small for comfort; either may draw its tokens itself."""
 
-    @initialize(blocks=st.integers(11, 20), budget=st.integers(3, 20), places=st.integers(1, 6), caching=st.booleans())
-    def build(self, blocks: int, budget: int, places: int, caching: bool) -> None:
+    @initialize(
+        blocks=st.integers(11, 20),
+        budget=st.integers(3, 20),
+        places=st.integers(1, 6),
+        caching=st.booleans(),
+        kinds=st.tuples(*(st.sampled_from((FakeRunner, FakeStepRunner)) for _ in "ab")),
+    )
+    def build(
+        self, blocks: int, budget: int, places: int, caching: bool, kinds: tuple[type[FakeRunner], type[FakeRunner]]
+    ) -> None:
         config = {"max_batch_tokens": budget, "max_sequences": places, "prefix_cache": caching}
-        lanes = [make_lane(runner(blocks), name="a", **config), make_lane(runner(60), name="b", **config)]
+        lanes = [
+            make_lane(runner(size, kind), name=name, **config)
+            for name, size, kind in zip("ab", (blocks, 60), kinds, strict=True)
+        ]
         self.core = EngineCore(lanes, seeds=lambda: 1)
         self.clients = {b"one": Client(), b"two": Client()}
         self.asked: dict[tuple[bytes, str], tuple[int, int, int]] = {}
@@ -83,10 +95,10 @@ class CoreMachine(RuleBasedStateMachine):
             params = {"lane": lane, "max_tokens": max_tokens, "priority": priority, **MANNERS[manner]}
             self.core.add(client, request(id, list(PROMPTS[prompt]), **params))  # type: ignore[arg-type]
 
-    @rule(count=st.integers(1, 6))
-    def step(self, count: int) -> None:
+    @rule(count=st.integers(1, 6), wake=st.sampled_from((None, -1)))
+    def step(self, count: int, wake: int | None) -> None:
         for _ in range(count):
-            self.core.step()
+            self.core.step(wake)
             self.core.check()
         self.hear()
 

@@ -63,8 +63,9 @@ def test_everyone_is_served_and_the_books_hold(
         assert not step.impossible
         assert sum(work.length for work in step.work) <= budget
         scheduler.check()
-        closing = [work.sequence for work in step.work if work.wants_logits]
-        scheduler.advance(step.work)
+        closing = [work.sequence for work in step.work if work.draws]
+        for work in step.work:
+            scheduler.advance(work.sequence, work.start + work.length)
         for sequence in closing:
             sequence.accept(50 + sequence.generated)
             if sequence.finish:

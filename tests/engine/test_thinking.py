@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tiergate.engine import ThinkLimit, thinking
 from tiergate.engine.messages import CHARACTER_GRACE
-from tiergate.engine.thinking import ThinkState
+from tiergate.engine.thinking import ThinkRules, ThinkState
 
 EOS = 0
 OPEN, CLOSE, TOOL, END_TOOL = 1, 2, 3, 4
@@ -304,3 +305,66 @@ def test_a_limit_out_of_reach_changes_nothing(words: ThinkLimit, tokens: list[in
         continuing=words.continuing,
     )
     assert tell(free, script(*tokens)).ids == tell(bound, script(*tokens)).ids
+
+
+@given(
+    limits(),
+    st.sampled_from([None, 0, 4, 9]),
+    st.lists(st.integers(0, 8), max_size=30),
+    st.lists(st.integers(5, 9), min_size=20, max_size=20),
+    st.integers(1, 60),
+)
+@settings(max_examples=400, deadline=None)
+def test_calm_tokens_change_nothing_but_counts(
+    words: ThinkLimit, soft: int | None, before: list[int], coming: list[int], max_tokens: int
+) -> None:
+    """From any state: so many tokens that are no marks meet the same rules, and can be taken together."""
+    rules = thinking.make_rules(msgspec.structs.replace(words, soft=soft), (EOS,), max_tokens)
+    state = _behind(rules, before)
+
+    def said(now: ThinkState) -> tuple[object, ...]:
+        settled = thinking.settle(rules, now)
+        return settled.queue, now.fresh, now.phase, thinking.soft_bias(rules, now), thinking.banned_openers(rules, now)
+
+    calm = thinking.calm(rules, state)
+    assert calm is None or calm >= 1
+    if state.queue:
+        assert calm == 1
+        return
+    count = min(len(coming), max_tokens - state.generated, len(coming) if calm is None else calm)
+    one_by_one = state
+    for number, token in enumerate(coming[:count]):
+        assert said(one_by_one) == said(state)
+        assert thinking.advance_calmly(rules, state, coming[:number]) == one_by_one
+        one_by_one = thinking.advance(rules, one_by_one, token)
+
+
+def test_most_of_a_turn_is_calm() -> None:
+    def calm(state: ThinkState, **settings: object) -> int | None:
+        return thinking.calm(thinking.make_rules(limit(**settings), (EOS,), 1000), state)
+
+    deep = ThinkState("think", used=7, spent=8, generated=7, tail=(WORD,))
+    assert calm(deep) is None
+    assert calm(deep, hard=50) == 43
+    assert calm(deep, hard=50, soft=20) == 10
+    assert calm(deep, answer_reserve=900) == 92
+    assert calm(ThinkState("answer", used=7, tail=(WORD,)), hard=50) is None
+    assert calm(ThinkState("answer", fresh=True)) == 1
+    assert calm(ThinkState("call", tail=(WORD,))) is None
+
+
+def _behind(rules: ThinkRules, tokens: list[int]) -> ThinkState:
+    """A state that a turn can be in when a token is drawn."""
+    state = thinking.settle(rules, thinking.start(rules))
+    for token in tokens:
+        if state.generated == rules.max_tokens - 1:
+            break
+        state = thinking.intercept(rules, state, token)
+        while state.queue and state.generated < rules.max_tokens - 1:
+            state = thinking.advance(rules, state, state.queue[0])
+        if state.queue:
+            break
+        if token not in thinking.banned_openers(rules, state) and state.generated < rules.max_tokens - 1:
+            state = thinking.advance(rules, state, token)
+        state = thinking.settle(rules, state)
+    return state
