@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
 import torch
@@ -49,6 +50,12 @@ class ModelFacts:
     kv_bytes_per_token: int
     experts: int = 0
     experts_per_token: int = 0
+    precision: str = "bf16"
+    """Of the weights, as they are computed with."""
+    kernels: Mapping[str, str] = field(default_factory=dict)
+    """What runs the model: kernel to level of instruction sets, for reports. Empty where it is PyTorch."""
+    threads: int = 0
+    """Compute threads of the kernels; 0 where PyTorch has its own."""
 
 
 class Runner(Protocol):

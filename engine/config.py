@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-Precision = Literal["auto", "bf16", "fp32"]
+Precision = Literal["auto", "bf16", "int8", "int4", "fp32"]
+KvPrecision = Literal["auto", "bf16", "int8"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,7 +17,10 @@ class LaneConfig:
     model: str
     """Path of a Hugging Face style folder: config.json and safetensors."""
     precision: Precision = "auto"
-    """Weights and activations; `auto` is bf16."""
+    """Weights and activations; `auto` is bf16. int8 and int4 need the native CPU core: int8 activations with weights of
+    int8 (a scale a row) or int4 (a scale and a minimum for 32 of a row); fp32 is PyTorch's alone."""
+    kv_precision: KvPrecision = "auto"
+    """Keys and values in the cache; `auto` is that of the activations, bf16. int8 needs the native CPU core."""
     block_size: int = 16
     """Tokens a KV block."""
     kv_bytes: int = 1 << 30

@@ -1,7 +1,22 @@
 """The tensor operations, each with a PyTorch reference."""
 
-from .dispatch import Choice
+from .abi import KvFormat, TgStep
+from .dispatch import Choice, Unavailable
 from .linear import Experts, Linear, pack_experts, pack_linear
+from .memory import huge_bytes
+from .native_decoder import (
+    NativeDecoder,
+    PackedDense,
+    PackedExperts,
+    PackedLayer,
+    PackedLinear,
+    PackedModel,
+    Rotation,
+    StepRefused,
+    ThreadPool,
+    kernel_levels,
+    kv_bytes,
+)
 from .ops.embedding import embedding
 from .ops.gated_mlp import gated_mlp
 from .ops.linear_residual import linear_residual
@@ -12,6 +27,8 @@ from .ops.paged_attention import paged_attention
 from .ops.plan_attention import AttentionPlan, plan_attention
 from .ops.rope_kv import rope_angles, rope_kv
 from .ops.sample import NUMERIC, SampleRows, log_probabilities, sample
+from .packing import Format, PackedWeight, pack
+from .packing import Shape as PackedShape
 from .report import BackendReport, report
 
 __all__ = [
@@ -20,16 +37,35 @@ __all__ = [
     "BackendReport",
     "Choice",
     "Experts",
+    "Format",
+    "KvFormat",
     "Linear",
+    "NativeDecoder",
+    "PackedDense",
+    "PackedExperts",
+    "PackedLayer",
+    "PackedLinear",
+    "PackedModel",
+    "PackedShape",
+    "PackedWeight",
+    "Rotation",
     "SampleRows",
+    "StepRefused",
+    "TgStep",
+    "ThreadPool",
+    "Unavailable",
     "backend_report",
     "embedding",
     "gated_mlp",
+    "huge_bytes",
+    "kernel_levels",
+    "kv_bytes",
     "linear_residual",
     "lm_head",
     "log_probabilities",
     "moe",
     "norm_linear",
+    "pack",
     "pack_experts",
     "pack_linear",
     "paged_attention",

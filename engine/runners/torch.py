@@ -11,11 +11,9 @@ import torch
 from ..batch import ForwardBatch, ModelFacts
 from ..config import LaneConfig
 from ..decoder import Decoder
-from ..errors import ModelError
 from ..kv_cache import KVCache, kv_bytes_per_token
+from ..lane_size import size_lane
 from ..loader import load_weights, read_spec
-
-_DTYPES = {"auto": torch.bfloat16, "bf16": torch.bfloat16, "fp32": torch.float32}
 
 
 class TorchRunner:
@@ -48,31 +46,26 @@ def place(batch: ForwardBatch, device: torch.device) -> ForwardBatch:
 
 
 def open(config: LaneConfig, device: str) -> TorchRunner:
-    """Load the model of `config` onto `device` (`cpu`, `cuda:0`) and lay out its KV cache. Raises `ModelError`."""
-    where, dtype = torch.device(device), _DTYPES[config.precision]
+    """Load the model of `config` onto `device` (`cpu`, `cuda:0`) and lay out its KV cache. Raises `ModelError`.
+
+    Integer precisions are the native core's; here they are bf16.
+    """
+    where, dtype = torch.device(device), torch.float32 if config.precision == "fp32" else torch.bfloat16
     folder = Path(config.model)
     spec = read_spec(folder)
-    limit = config.context or spec.context
-    reach = int(spec.rope.max_position * spec.rope.factor) if spec.rope.kind == "dynamic" else spec.context
-    if limit > reach:
-        raise ModelError(f"{folder.name}: a context of {limit} tokens was asked for, the model's own is {reach}")
     each = kv_bytes_per_token(spec, dtype)
-    blocks = config.blocks or config.kv_bytes // (each * config.block_size)
-    if blocks < 1:
-        raise ModelError(
-            f"{folder.name}: {config.kv_bytes} bytes hold no KV block of {config.block_size} tokens of {each} bytes"
-        )
-    context = min(limit, blocks * config.block_size)
+    size = size_lane(config, spec, each, folder.name)
     with torch.inference_mode():
-        decoder = Decoder(spec, load_weights(folder, spec, dtype, where), context)
-        cache = KVCache(spec, blocks=blocks, block_size=config.block_size, dtype=dtype, device=where)
+        decoder = Decoder(spec, load_weights(folder, spec, dtype, where), size.context)
+        cache = KVCache(spec, blocks=size.blocks, block_size=config.block_size, dtype=dtype, device=where)
         logits = torch.empty((config.max_sequences, spec.vocab), dtype=torch.float32, device=where)
     facts = ModelFacts(
         vocab=spec.vocab,
-        context=context,
+        context=size.context,
         eos=spec.eos,
         kv_bytes_per_token=each,
         experts=spec.experts,
         experts_per_token=spec.experts_per_token,
+        precision="fp32" if dtype is torch.float32 else "bf16",
     )
     return TorchRunner(decoder, cache, facts, logits)

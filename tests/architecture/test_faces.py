@@ -22,9 +22,11 @@ FACES = {
         Settings create_app load_settings
     """,
     "kernels": """
-        AttentionPlan BackendReport Choice Experts Linear NUMERIC SampleRows backend_report embedding gated_mlp
-        linear_residual lm_head log_probabilities moe norm_linear pack_experts pack_linear paged_attention
-        plan_attention rope_angles rope_kv sample
+        NUMERIC AttentionPlan BackendReport Choice Experts Format KvFormat Linear NativeDecoder PackedDense
+        PackedExperts PackedLayer PackedLinear PackedModel PackedShape PackedWeight Rotation SampleRows
+        StepRefused TgStep ThreadPool Unavailable backend_report embedding gated_mlp huge_bytes kernel_levels
+        kv_bytes linear_residual lm_head log_probabilities moe norm_linear pack pack_experts pack_linear
+        paged_attention plan_attention rope_angles rope_kv sample
     """,
     "tiers": """
         Answer BadField BadPrompt Called Catalog ChatRequest ContextTooLong EFFORTS Effort EngineSpec Event Finish

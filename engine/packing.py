@@ -1,0 +1,211 @@
+"""A model's weights as the native core reads them: every matrix packed, all in one piece of memory, in order of use."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+from tiergate.kernels import (
+    Format,
+    PackedDense,
+    PackedExperts,
+    PackedLayer,
+    PackedLinear,
+    PackedModel,
+    PackedShape,
+    PackedWeight,
+    huge_bytes,
+    pack,
+)
+
+from .models.spec import LayerSpec, ModelSpec, MoeSpec
+
+NativePrecision = Literal["bf16", "int8", "int4"]
+
+INT4_GROUP = 32
+"""Inputs that share a scale: that of GGUF's 4-bit formats."""
+ALIGNMENT = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Plain:
+    """A tensor that is kept as it is."""
+
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+
+    @property
+    def bytes(self) -> int:
+        return math.prod(self.shape) * self.dtype.itemsize
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """A place in the memory of a model."""
+
+    start: int
+    """In bytes, a multiple of 64."""
+    of: PackedShape | Plain
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Where everything lies: it follows from the model's spec, its operands' shapes and the precision alone."""
+
+    slots: Mapping[str, Slot]
+    """By operand, as `<architecture>.weights` names them; a tied head is `head`, an expert's matrix has its number
+    behind the name: `layers.0.experts_down.3`."""
+    bytes: int
+
+
+def format_of(name: str, inputs: int, precision: NativePrecision) -> tuple[Format, int]:
+    """The format of a matrix, and the size of its groups.
+
+    Routers stay bf16: a small error turns a choice between experts. With int4 the head is int8: it is read as a whole
+    for every token, and its errors go straight into the odds.
+    """
+    if precision == "bf16" or name.endswith("router"):
+        return Format.BF16, 0
+    if precision == "int4" and name != "head" and inputs % INT4_GROUP == 0:
+        return Format.INT4, INT4_GROUP
+    return Format.INT8, 0
+
+
+def lay_out(spec: ModelSpec, shapes: Mapping[str, tuple[int, ...]], precision: NativePrecision) -> Layout:
+    """Place all operands, of these shapes, one behind another in order of use."""
+    slots: dict[str, Slot] = {}
+    at = 0
+    for name, of in _parts(spec, shapes, precision):
+        slots[name] = Slot(at, of)
+        at += -(-of.bytes // ALIGNMENT) * ALIGNMENT
+    return Layout(slots, at)
+
+
+def pack_model(spec: ModelSpec, weights: dict[str, torch.Tensor], precision: NativePrecision) -> PackedModel:
+    """Pack a model's operands. The dict is emptied on the way, so that plain and packed copies hardly stand side by
+    side."""
+    layout = lay_out(spec, {name: tuple(tensor.shape) for name, tensor in weights.items()}, precision)
+    room = huge_bytes(layout.bytes)
+    fill(layout, weights, room, tied=spec.tied)
+    return assemble(spec, layout, room)
+
+
+def fill(layout: Layout, weights: dict[str, torch.Tensor], room: torch.Tensor, *, tied: bool) -> None:
+    """Write all operands into `room`, uint8 [layout.bytes]; the dict is emptied."""
+    if tied:
+        weights["head"] = weights["embed"]
+    for name in list(weights):
+        tensor = weights.pop(name)
+        if name in layout.slots:
+            _write(layout.slots[name], tensor, room)
+        else:
+            for index, expert in enumerate(tensor):
+                _write(layout.slots[f"{name}.{index}"], expert, room)
+
+
+def assemble(spec: ModelSpec, layout: Layout, room: torch.Tensor) -> PackedModel:
+    """The model whose operands lie in `room`."""
+    read = _Reader(layout, room)
+    return PackedModel(
+        norm_eps=spec.norm_eps,
+        embedding=read.plain("embed"),
+        norm=read.plain("norm"),
+        head=read.linear("head"),
+        layers=tuple(_layer(one, read, f"layers.{index}.") for index, one in enumerate(spec.layers)),
+    )
+
+
+def _parts(
+    spec: ModelSpec, shapes: Mapping[str, tuple[int, ...]], precision: NativePrecision
+) -> Iterator[tuple[str, PackedShape | Plain]]:
+    def matrix(operand: str, shape: tuple[int, ...]) -> PackedShape:
+        n, k = shape
+        form, group = format_of(operand, k, precision)
+        return PackedShape(form, n, k, group, paired=operand.endswith("gate_up"))
+
+    yield "embed", Plain(torch.bfloat16, shapes["embed"])
+    for index in range(len(spec.layers)):
+        for part in _ORDER:
+            name = f"layers.{index}.{part}"
+            shape = shapes.get(name, ())
+            if len(shape) == 1:
+                yield name, Plain(torch.float32, shape)
+            elif len(shape) == 2:
+                yield name, matrix(name, shape)
+            elif shape:
+                yield from ((f"{name}.{expert}", matrix(name, shape[1:])) for expert in range(shape[0]))
+    yield "norm", Plain(torch.float32, shapes["norm"])
+    yield "head", matrix("head", shapes["embed" if spec.tied else "head"])
+
+
+_ORDER = (
+    "attention_norm", "qkv", "qkv_bias", "q_norm", "k_norm", "out", "out_bias",
+    "mlp_norm", "router", "gate_up", "gate_up_bias", "down", "down_bias", "experts_gate_up", "experts_down",
+)  # fmt: skip
+"""Of a layer's operands."""
+
+
+def _write(slot: Slot, tensor: torch.Tensor, room: torch.Tensor) -> None:
+    here = room[slot.start : slot.start + slot.of.bytes]
+    if isinstance(slot.of, Plain):
+        here.view(slot.of.dtype).view(slot.of.shape).copy_(tensor)
+    else:
+        pack(slot.of, tensor, here)
+
+
+class _Reader:
+    def __init__(self, layout: Layout, room: torch.Tensor) -> None:
+        self._layout = layout
+        self._room = room
+
+    def plain(self, name: str) -> torch.Tensor:
+        slot = self._layout.slots[name]
+        assert isinstance(slot.of, Plain)
+        return self._bytes(slot).view(slot.of.dtype).view(slot.of.shape)
+
+    def maybe(self, name: str) -> torch.Tensor | None:
+        return self.plain(name) if name in self._layout.slots else None
+
+    def linear(self, name: str) -> PackedLinear:
+        slot = self._layout.slots[name]
+        assert not isinstance(slot.of, Plain)
+        return PackedLinear(PackedWeight(slot.of, self._bytes(slot)), self.maybe(f"{name}_bias"))
+
+    def linears(self, name: str, count: int) -> tuple[PackedLinear, ...]:
+        return tuple(self.linear(f"{name}.{index}") for index in range(count))
+
+    def _bytes(self, slot: Slot) -> torch.Tensor:
+        return self._room[slot.start : slot.start + slot.of.bytes]
+
+
+def _layer(spec: LayerSpec, read: _Reader, prefix: str) -> PackedLayer:
+    attention, mlp = spec.attention, spec.mlp
+    packed: PackedDense | PackedExperts
+    if isinstance(mlp, MoeSpec):
+        packed = PackedExperts(
+            router=read.linear(prefix + "router"),
+            gate_up=read.linears(prefix + "experts_gate_up", mlp.experts),
+            down=read.linears(prefix + "experts_down", mlp.experts),
+            active=mlp.active,
+            renormalise=mlp.renormalise,
+        )
+    else:
+        packed = PackedDense(read.linear(prefix + "gate_up"), read.linear(prefix + "down"))
+    return PackedLayer(
+        heads=attention.heads,
+        kv_heads=attention.kv_heads,
+        head_dim=attention.head_dim,
+        window=attention.window,
+        scale=attention.scale,
+        attention_norm=read.plain(prefix + "attention_norm"),
+        qkv=read.linear(prefix + "qkv"),
+        q_norm=read.maybe(prefix + "q_norm"),
+        k_norm=read.maybe(prefix + "k_norm"),
+        out=read.linear(prefix + "out"),
+        mlp_norm=read.plain(prefix + "mlp_norm"),
+        mlp=packed,
+    )

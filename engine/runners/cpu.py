@@ -1,0 +1,158 @@
+"""Runs a lane on the native CPU core: a whole step in one call, the draw of tokens included."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from tiergate.kernels import KvFormat, NativeDecoder, Rotation, TgStep, ThreadPool, kernel_levels, kv_bytes
+
+from ..batch import ForwardBatch, ModelFacts
+from ..config import LaneConfig
+from ..errors import ModelError
+from ..lane_size import size_lane
+from ..loader import load_weights, read_spec
+from ..models.spec import ModelSpec
+from ..packing import NativePrecision, pack_model
+from ..rope import frequencies
+from ..step_buffers import StepBuffers
+
+BLOCK_UNIT = 16
+"""KV blocks hold a multiple of so many tokens."""
+
+
+@dataclass(frozen=True, slots=True)
+class NativeStep:
+    """See `Step` of batch.py. The buffers' addresses are in the struct already; a call sets what changes."""
+
+    _decoder: NativeDecoder
+    _plan: TgStep
+    _buffers: StepBuffers
+    """Kept alive: the plan points into it."""
+
+    def __call__(self, *, tokens: int, sequences: int, rows: int, repeat: int, wake: int) -> int:
+        plan = self._plan
+        plan.tokens = tokens
+        plan.sequences = sequences
+        plan.logit_count = rows
+        plan.repeat = repeat
+        plan.wake = wake
+        return self._decoder.step(plan)
+
+
+class NativeRunner:
+    """Owns weights and KV memory of one lane; the threads are shared. Also a `StepRunner`."""
+
+    def __init__(self, decoder: NativeDecoder, facts: ModelFacts, *, blocks: int, block_size: int, rows: int) -> None:
+        """`rows` of logits live in a buffer that the next `forward` reuses."""
+        self._decoder = decoder
+        self._logits = torch.empty((rows, decoder.vocab), dtype=torch.float32)
+        self.facts = facts
+        self.blocks = blocks
+        self.block_size = block_size
+
+    def forward(self, batch: ForwardBatch) -> torch.Tensor:
+        """See `Runner.forward`."""
+        rows = len(batch.logit_rows)
+        logits = self._logits[:rows] if rows <= len(self._logits) else torch.empty(rows, self._decoder.vocab)
+        if not len(batch.token_ids):
+            return logits
+        flat = {
+            "token_ids": _int32(batch.token_ids),
+            "positions": _int32(batch.positions),
+            "query_starts": _int32(batch.query_starts),
+            "seq_lens": _int32(batch.seq_lens),
+            "table_rows": np.arange(len(batch.seq_lens), dtype=np.int32),
+            "tables": _int32(batch.block_tables),
+            "logit_rows": _int32(batch.logit_rows),
+        }
+        plan = TgStep(
+            tokens=len(batch.token_ids),
+            sequences=len(batch.seq_lens),
+            logit_count=rows,
+            repeat=1,
+            wake=-1,
+            logits=logits.data_ptr(),
+        )
+        plan.table_count, plan.table_width = batch.block_tables.shape
+        for name, array in flat.items():
+            setattr(plan, name, array.ctypes.data)
+        experts = None if batch.experts is None else _int32(batch.experts)
+        plan.experts = None if experts is None else experts.ctypes.data
+        self._decoder.step(plan)
+        return logits
+
+    def bind(self, buffers: StepBuffers) -> NativeStep:
+        """See `StepRunner.bind`. Raises ValueError for buffers of more tokens than the lane was opened for."""
+        if buffers.max_tokens > self._decoder.max_tokens:
+            raise ValueError(f"steps of up to {buffers.max_tokens} tokens, the runner has {self._decoder.max_tokens}")
+        plan = TgStep()
+        for name in (
+            "token_ids", "positions", "query_starts", "seq_lens", "table_rows", "tables", "logit_rows", "sampling",
+            "chosen", "stop_starts", "stop_ids",
+        ):  # fmt: skip
+            setattr(plan, name, getattr(buffers, name).ctypes.data)
+        plan.table_count, plan.table_width = buffers.tables.shape
+        plan.experts = None if buffers.experts is None else buffers.experts.ctypes.data
+        return NativeStep(self._decoder, plan, buffers)
+
+
+def open(config: LaneConfig, pool: ThreadPool, *, levels: Sequence[int] | None = None) -> NativeRunner:
+    """Load the model of `config`, pack it, and lay out its KV cache; `levels` caps those of the kernels.
+
+    Raises `ModelError`, also for what `misfit` names.
+    """
+    if fault := misfit(config):
+        raise ModelError(fault)
+    folder = Path(config.model)
+    spec = read_spec(folder)
+    kv_format = KvFormat.INT8 if config.kv_precision == "int8" else KvFormat.BF16
+    precision: NativePrecision = "bf16"
+    if config.precision == "int8" or config.precision == "int4":
+        precision = config.precision
+    each = _kv_bytes_per_token(spec, kv_format, config.block_size)
+    size = size_lane(config, spec, each, folder.name)
+    with torch.inference_mode():
+        model = pack_model(spec, load_weights(folder, spec, torch.bfloat16, torch.device("cpu")), precision)
+        rotation = Rotation(frequencies(spec.rope, size.context), spec.rope.attention_factor)
+        decoder = NativeDecoder(
+            model, rotation, pool, kv_format=kv_format, blocks=size.blocks, block_size=config.block_size,
+            max_tokens=config.max_batch_tokens, levels=levels,
+        )  # fmt: skip
+    facts = ModelFacts(
+        vocab=spec.vocab,
+        context=size.context,
+        eos=spec.eos,
+        kv_bytes_per_token=each,
+        experts=spec.experts,
+        experts_per_token=spec.experts_per_token,
+        precision=precision,
+        kernels=kernel_levels(levels),
+        threads=pool.threads,
+    )
+    return NativeRunner(decoder, facts, blocks=size.blocks, block_size=config.block_size, rows=config.max_sequences)
+
+
+def misfit(config: LaneConfig) -> str:
+    """Why the native core cannot serve such a lane, empty if it can."""
+    if config.precision == "fp32":
+        return "the native core has no fp32"
+    if config.block_size % BLOCK_UNIT:
+        return f"the native core's KV blocks hold a multiple of {BLOCK_UNIT} tokens, not {config.block_size}"
+    return ""
+
+
+def _kv_bytes_per_token(spec: ModelSpec, kv_format: KvFormat, block_size: int) -> int:
+    block = sum(
+        kv_bytes(kv_format, 1, block_size, layer.attention.kv_heads, layer.attention.head_dim) for layer in spec.layers
+    )
+    return -(-block // block_size)
+
+
+def _int32(tensor: torch.Tensor) -> npt.NDArray[np.int32]:
+    return np.ascontiguousarray(tensor.numpy(), np.int32)
