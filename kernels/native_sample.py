@@ -9,46 +9,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from .abi import TgChosen, TgSampling
 from .native import library
 from .ops.sample import SampleRows
 
-TOP_LOGPROBS = 32
-"""Most log-probabilities of likeliest tokens that a row can bring back."""
+SAMPLING = np.dtype(TgSampling)
+"""Pointers are addresses of int32 or float32 arrays that the caller keeps alive."""
 
-SAMPLING = np.dtype(
-    [
-        ("temperature", np.float32),
-        ("top_p", np.float32),
-        ("min_p", np.float32),
-        ("top_k", np.int32),
-        ("seed", np.uint64),
-        ("position", np.int64),
-        ("edit_count", np.int32),
-        ("ban_count", np.int32),
-        ("edit_ids", np.uint64),
-        ("edit_scales", np.uint64),
-        ("edit_adds", np.uint64),
-        ("ban_ids", np.uint64),
-        ("logprobs", np.int32),
-        ("forced", np.int32),
-    ],
-    align=True,
-)
-"""`TgSampling` of `cpu/abi.h`; pointers are addresses of int32 or float32 arrays that the caller keeps alive."""
-
-CHOSEN = np.dtype(
-    [
-        ("token", np.int32),
-        ("logprob", np.float32),
-        ("entropy", np.float32),
-        ("margin", np.float32),
-        ("top_count", np.int32),
-        ("top_ids", np.int32, (TOP_LOGPROBS,)),
-        ("top_logprobs", np.float32, (TOP_LOGPROBS,)),
-    ],
-    align=True,
-)
-"""`TgChosen` of `cpu/abi.h`."""
+CHOSEN = np.dtype(TgChosen)
 
 Records = npt.NDArray[np.void]
 """A structured array."""
