@@ -10,9 +10,11 @@ import pytest
 import torch
 
 from fakes.checkpoints import tiny_checkpoint, tiny_model
+from support.native import thread_pool
 from support.paged import Paged
 from tiergate.engine import LaneConfig
 from tiergate.engine.config import Precision
+from tiergate.engine.runners.cpu import open as open_cpu_runner
 from tiergate.engine.runners.torch import TorchRunner
 from tiergate.engine.runners.torch import open as open_runner
 
@@ -180,7 +182,25 @@ def test_last_rows_alone(folder: Path, tokens: dict[str, list[int]], expected: d
 def test_bf16_is_as_near_as_transformers_bf16(
     variant: Variant, folder: Path, tokens: dict[str, list[int]], expected: dict[str, torch.Tensor]
 ) -> None:
-    got = Paged(opened(folder, "bf16")).step(tokens)
+    near(variant, tokens, expected, Paged(opened(folder, "bf16")).step(tokens))
+
+
+def test_the_native_core_is_as_near(
+    variant: Variant, folder: Path, tokens: dict[str, list[int]], expected: dict[str, torch.Tensor]
+) -> None:
+    lane = LaneConfig(name="lane", model=str(folder), precision="bf16", block_size=16, blocks=10)
+    runner = open_cpu_runner(lane, thread_pool(1))
+    paged = Paged(runner, seed=1)
+    first = {name: ids[: len(ids) // 2] for name, ids in tokens.items() if len(ids) > 1}
+    heads = paged.step(first)
+    tails = paged.step({name: ids[len(first.get(name, ())) :] for name, ids in tokens.items()})
+    got = {name: torch.cat((heads[name], tails[name])) if name in heads else tails[name] for name in tokens}
+    near(variant, tokens, expected, got)
+
+
+def near(
+    variant: Variant, tokens: dict[str, list[int]], expected: dict[str, torch.Tensor], got: dict[str, torch.Tensor]
+) -> None:
     have, want = torch.cat(list(got.values())), torch.cat(list(expected.values()))
     theirs = torch.cat(list(reference(variant, tokens, torch.bfloat16).values())).float()
     assert have.dtype == torch.float32

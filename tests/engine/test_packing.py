@@ -1,0 +1,120 @@
+"""How a model lies in memory: in order of use, aligned, each operand in its format."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from fakes.checkpoints import tiny_checkpoint
+from support.native import thread_pool
+from tiergate.engine.loader import load_weights, read_spec
+from tiergate.engine.packing import ALIGNMENT, Plain, assemble, fill, format_of, lay_out, pack_model
+from tiergate.kernels import Format, PackedDense, PackedExperts, huge_bytes
+from tiergate.kernels.packing import unpack
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _core() -> None:
+    torch.set_num_threads(1)
+    thread_pool(1)  # skips where there is no native core
+
+
+@pytest.fixture(scope="module", params=["qwen2", "qwen3_moe"])
+def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_checkpoint(tmp_path_factory.mktemp(request.param), request.param, tie_word_embeddings=True)
+
+
+def loaded(folder: Path) -> dict[str, torch.Tensor]:
+    return load_weights(folder, read_spec(folder), torch.float32, torch.device("cpu"))
+
+
+def shapes(weights: dict[str, torch.Tensor]) -> dict[str, tuple[int, ...]]:
+    return {name: tuple(tensor.shape) for name, tensor in weights.items()}
+
+
+@pytest.mark.parametrize(
+    ("name", "inputs", "precision", "want"),
+    [
+        ("layers.0.qkv", 576, "bf16", (Format.BF16, 0)),
+        ("layers.0.qkv", 576, "int8", (Format.INT8, 0)),
+        ("layers.0.qkv", 576, "int4", (Format.INT4, 32)),
+        ("layers.0.down", 33, "int4", (Format.INT8, 0)),
+        ("layers.0.router", 576, "int8", (Format.BF16, 0)),
+        ("layers.0.router", 576, "int4", (Format.BF16, 0)),
+        ("head", 576, "int4", (Format.INT8, 0)),
+    ],
+)
+def test_formats(name: str, inputs: int, precision: str, want: tuple[Format, int]) -> None:
+    assert format_of(name, inputs, precision) == want  # type: ignore[arg-type]
+
+
+def test_slots_lie_one_behind_another_in_order_of_use(folder: Path) -> None:
+    spec, weights = read_spec(folder), loaded(folder)
+    layout = lay_out(spec, shapes(weights), "int4")
+    end = 0
+    for slot in layout.slots.values():
+        assert slot.start % ALIGNMENT == 0
+        assert 0 <= slot.start - end < ALIGNMENT
+        end = slot.start + slot.of.bytes
+    assert end <= layout.bytes < end + ALIGNMENT
+    names = list(layout.slots)
+    assert names[0] == "embed"
+    assert names[-1] == "head"
+    stacked = {name for name, shape in shapes(weights).items() if len(shape) == 3}
+    experts = {f"{name}.{i}" for name in stacked for i in range(len(weights[name]))}
+    assert set(names) == weights.keys() - stacked | experts | {"head"}
+    first, second = names.index("layers.0.qkv"), names.index("layers.1.qkv")
+    assert first < names.index("layers.0.out") < names.index("layers.0.mlp_norm") < second
+
+
+def test_the_model_holds_what_the_checkpoint_does(folder: Path) -> None:
+    spec, weights = read_spec(folder), loaded(folder)
+    given = dict(weights)
+    model = pack_model(spec, given, "bf16")
+    assert not given
+    assert torch.equal(model.embedding, weights["embed"].bfloat16())
+    assert torch.equal(unpack(model.head.weight), weights["embed"].bfloat16().float())
+    assert torch.equal(model.norm, weights["norm"])
+    for index, layer in enumerate(model.layers):
+        prefix = f"layers.{index}."
+        assert torch.equal(unpack(layer.qkv.weight), weights[prefix + "qkv"].bfloat16().float())
+        if isinstance(layer.mlp, PackedDense):
+            assert layer.qkv.bias is not None
+            assert torch.equal(layer.qkv.bias, weights[prefix + "qkv_bias"])
+            assert torch.equal(unpack(layer.mlp.gate_up.weight), weights[prefix + "gate_up"].bfloat16().float())
+        else:
+            assert isinstance(layer.mlp, PackedExperts)
+            assert layer.q_norm is not None
+            assert torch.equal(layer.q_norm, weights[prefix + "q_norm"])
+            for expert, down in enumerate(layer.mlp.down):
+                assert torch.equal(unpack(down.weight), weights[prefix + "experts_down"][expert].bfloat16().float())
+
+
+def test_memory_that_was_filled_before_makes_the_same_model(folder: Path) -> None:
+    """As a file of packed weights would."""
+    spec, weights = read_spec(folder), loaded(folder)
+    layout = lay_out(spec, shapes(weights), "int8")
+    room = huge_bytes(layout.bytes)
+    fill(layout, dict(weights), room, tied=spec.tied)
+    again = huge_bytes(layout.bytes)
+    again.copy_(room)
+    one, other = assemble(spec, layout, room), assemble(spec, layout, again)
+    assert torch.equal(unpack(one.head.weight), unpack(other.head.weight))
+    assert one.head.weight.data.data_ptr() != other.head.weight.data.data_ptr()
+    assert {slot.of.dtype for slot in layout.slots.values() if isinstance(slot.of, Plain)} == {
+        torch.bfloat16,
+        torch.float32,
+    }
+
+
+@pytest.mark.parametrize("count", [0, 1, 100, 1 << 21, (1 << 21) + 1])
+def test_huge_bytes_are_zeros_from_a_huge_page_on(count: int) -> None:
+    memory = huge_bytes(count)
+    assert memory.shape == (count,)
+    assert not memory.any()
+    if count:
+        assert memory.data_ptr() % (1 << 21) == 0
+        memory.fill_(7)
+        assert memory.sum(dtype=torch.int64) == 7 * count
