@@ -73,6 +73,7 @@ class App:
                 await send({"type": "http.response.body"})
                 return
             send = _adding(send, self._cors.answer(origin))
+            scope.pop("extensions", None)  # or the short way out would miss these headers
         if scope["path"] == CHAT and scope["method"] == "POST":
             await self._chat(scope, receive, send)
         else:

@@ -8,14 +8,14 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Literal
 
 from starlette.types import Receive, Scope, Send
 
 from tiergate.budget import Grant, Limits, Spent, Tenant
-from tiergate.tiers import ChatRequest, Event, Start, Usage, run_cascade
+from tiergate.tiers import ChatRequest, Start, Usage, run_cascade
 
 from . import observe, route
 from .auth import identify
@@ -23,10 +23,11 @@ from .body import INLINE_BYTES, check_content_type, check_encoding, parse_object
 from .call import Call, choice_seed
 from .classify import classify
 from .dialect import Dialect, Writer
-from .errors import ClientGone, Draining, Problem, ShuttingDown, SlowReader, describe
+from .direct import Direct, direct_of
+from .errors import BodyTooLarge, ClientGone, Draining, Problem, ShuttingDown, SlowReader, describe
 from .plan import Plan, make_plan, within
 from .record import Record
-from .relay import Relay
+from .relay import Batch, Relay
 from .reply import RawHeaders, Reply
 from .service import Service
 from .sse import KEEP_ALIVE
@@ -54,11 +55,12 @@ class ChatEndpoint:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         service = self._service
         record = Record(id=f"req_{self._random.getrandbits(96):024x}")
-        reply = Reply(send, id=record.id, stall=service.settings.server.stall)
+        direct = direct_of(scope)
+        reply = Reply(send, id=record.id, stall=service.settings.server.stall, direct=direct)
         problem: Problem | None = None
         failure: BaseException | None = None
         try:
-            await self._serve(dict(scope["headers"]), receive, reply, record)
+            await self._serve(dict(scope["headers"]), Client(receive, direct), reply, record)
         except (ClientGone, SlowReader) as error:
             # Nobody is left to be told. A stream that was not finished makes the server close the connection.
             failure, problem = error, describe(error)
@@ -89,7 +91,7 @@ class ChatEndpoint:
             record.status = problem.status
             await reply.whole(problem.status, self._dialect.error(problem), problem.headers)
 
-    async def _serve(self, headers: dict[bytes, bytes], receive: Receive, reply: Reply, record: Record) -> None:
+    async def _serve(self, headers: dict[bytes, bytes], client: Client, reply: Reply, record: Record) -> None:
         service = self._service
         if service.draining:
             raise Draining
@@ -98,7 +100,9 @@ class ChatEndpoint:
         check_content_type(headers.get(b"content-type"))
         check_encoding(headers.get(b"content-encoding"))
         limit = service.settings.server.body_limit
-        raw = await service.reading.read(receive, headers.get(b"content-length"), limit)
+        raw = client.body(limit)
+        if raw is None:
+            raw = await service.reading.read(client.receive, headers.get(b"content-length"), limit)
         service.metrics.began(record)
         inline = len(raw) <= INLINE_BYTES
         call = self._read(raw, tenant) if inline else await asyncio.to_thread(self._read, raw, tenant)
@@ -109,7 +113,7 @@ class ChatEndpoint:
         try:
             plan = await within(plan, grant.limits)
             record.thinking = grant.limits.hard if plan.thinks else 0
-            await self._answer(call, plan, grant, receive, reply, record)
+            await self._answer(call, plan, grant, client, reply, record)
             outcome = "ok"
         except (ClientGone, SlowReader, asyncio.CancelledError):
             outcome = "cancelled"
@@ -128,9 +132,7 @@ class ChatEndpoint:
         record.route = taken.header()
         return await make_plan(call, taken, service.tiers.tiers, tenant)
 
-    async def _answer(
-        self, call: Call, plan: Plan, grant: Grant, receive: Receive, reply: Reply, record: Record
-    ) -> None:
+    async def _answer(self, call: Call, plan: Plan, grant: Grant, client: Client, reply: Reply, record: Record) -> None:
         """Run all choices and write them; their usage is in the record afterwards, however it ends."""
         service = self._service
         server = service.settings.server
@@ -140,7 +142,7 @@ class ChatEndpoint:
             idle=server.keep_alive if call.stream else None,
         )
         service.running.add(relay)
-        watcher = asyncio.create_task(_watch(receive, relay))
+        client.when_gone(lambda: relay.abort(ClientGone("disconnected")))
         writer = self._dialect.writer(call, id="chatcmpl-" + record.id[4:], created=int(time.time()))
         told = _headers(plan, grant.limits, record)
         try:
@@ -149,7 +151,7 @@ class ChatEndpoint:
             else:
                 await self._whole(relay, writer, reply, record, told)
         finally:
-            watcher.cancel()
+            client.forget()
             service.running.discard(relay)
             try:
                 await relay.close()
@@ -157,9 +159,14 @@ class ChatEndpoint:
                 record.usage = relay.usage
 
     async def _whole(self, relay: Relay, writer: Writer, reply: Reply, record: Record, told: RawHeaders) -> None:
-        while (batch := await relay.take()) is not None:
+        def write(batch: Batch) -> bool:
             _note(record, batch, reply)
             writer.write(batch)
+            return True
+
+        relay.write_with(write)
+        while (batch := await relay.take()) is not None:
+            write(batch)
         body = writer.end(await relay.close())
         record.status = 200
         await reply.whole(200, body, (*told, *_tier(record)))
@@ -173,19 +180,69 @@ class ChatEndpoint:
         record.status = 200
         await reply.stream((*told, *_tier(record)))
         await reply.part(writer.write(first) or KEEP_ALIVE)
-        measured = 0
-        while (batch := await relay.take()) is not None:
+        measured = record.events
+
+        def wrote(batch: Batch) -> bytes:
+            nonlocal measured
             _note(record, batch, reply)
-            await reply.part(writer.write(batch) if batch else KEEP_ALIVE)
             if record.events - measured >= MEASURED_EVERY:
                 measured = record.events
                 self._service.ledger.measure(grant, _spent(relay.usage, "ok"))
+            return writer.write(batch)
+
+        def write_now(batch: Batch) -> bool:
+            if not reply.ready:
+                return False
+            reply.part_now(wrote(batch))
+            return True
+
+        relay.write_with(write_now)
+        while (batch := await relay.take()) is not None:
+            await reply.part(wrote(batch) if batch else KEEP_ALIVE)
         await reply.part(writer.end(await relay.close()), last=True)
 
 
-async def _first(relay: Relay) -> list[tuple[int, Event]]:
+class Client:
+    """Who asks: what is received from them, and when they leave."""
+
+    def __init__(self, receive: Receive, direct: Direct | None) -> None:
+        self.receive = receive
+        self._direct = direct
+        self._watcher: asyncio.Task[None] | None = None
+
+    def body(self, limit: int) -> bytes | None:
+        """The request's body where it has come whole; None where it has to be received. Raises `BodyTooLarge`."""
+        body = self._direct.body() if self._direct is not None else None
+        if body is not None and len(body) > limit:
+            raise BodyTooLarge(limit)
+        return body
+
+    def when_gone(self, call: Callable[[], None]) -> None:
+        """Have `call` called when they leave, until `forget`. Nothing may be received any more."""
+        if self._direct is not None:
+            self._direct.when_gone(call)
+        else:
+            self._watcher = asyncio.create_task(self._watch(call))
+
+    def forget(self) -> None:
+        if self._direct is not None:
+            self._direct.when_gone(_nothing)
+        if self._watcher is not None:
+            self._watcher.cancel()
+
+    async def _watch(self, call: Callable[[], None]) -> None:
+        while (await self.receive())["type"] != "http.disconnect":
+            pass
+        call()
+
+
+def _nothing() -> None:
+    return None
+
+
+async def _first(relay: Relay) -> Batch:
     """Everything up to the first event that a client can see, or up to the first silence that is too long."""
-    gathered: list[tuple[int, Event]] = []
+    gathered: Batch = []
     while batch := await relay.take():
         gathered += batch
         if any(type(event) is not Start for _, event in batch):
@@ -193,7 +250,7 @@ async def _first(relay: Relay) -> list[tuple[int, Event]]:
     return gathered
 
 
-def _note(record: Record, batch: Sequence[tuple[int, Event]], reply: Reply) -> None:
+def _note(record: Record, batch: Batch, reply: Reply) -> None:
     record.events += len(batch)
     for _, event in batch:
         if type(event) is Start:
@@ -234,10 +291,3 @@ def _spent(usage: Usage, outcome: Outcome) -> Spent:
         thinking_tokens=usage.reasoning_tokens,
         outcome=outcome,
     )
-
-
-async def _watch(receive: Receive, relay: Relay) -> None:
-    """Abort the answer when its client leaves."""
-    while (await receive())["type"] != "http.disconnect":
-        pass
-    relay.abort(ClientGone("disconnected"))

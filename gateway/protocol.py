@@ -20,6 +20,7 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
+from .direct import EXTENSION, Direct
 from .errors import BadRequest, GatewayError, HeadTooLarge, Problem, RequestLate, ShuttingDown, describe, openai_error
 from .record import new_id
 
@@ -57,6 +58,8 @@ class Protocol(HttpToolsProtocol):
         self._deaf = False
         """Nothing more is taken from this client."""
         self._refusal: GatewayError | None = None
+        self._direct: Direct | None = None
+        """Of the latest request."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -65,6 +68,8 @@ class Protocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
         self._unset_keepalive_if_required()
+        if self._direct is not None:
+            self._direct.gone()
 
     def data_received(self, data: bytes) -> None:
         if self._deaf:
@@ -161,6 +166,8 @@ class Protocol(HttpToolsProtocol):
             self._refuse(RequestLate(HEAD_SECONDS))
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
+        self._direct = Direct(cycle)
+        cycle.scope["extensions"] = {EXTENSION: self._direct}  # type: ignore[dict-item]
         # uvicorn and Starlette have types of their own for the same protocol.
         guarded: Any = partial(_answered, cycle, cast(ASGIApp, app))
         super()._start_asgi_task(cycle, guarded)

@@ -1,21 +1,28 @@
 """Carries the events of one answer's choices from the tiers to the one who writes them.
 
-Each choice has a task that follows its answer; the writer takes whatever has gathered meanwhile in one go, so a burst
-costs one wake-up and one write, not one each. The store between them is bounded: a client that does not read loses its
-own stream and nobody else's.
+An answer hands its events over as they come, or has a task that asks for them; the writer takes whatever has gathered
+meanwhile in one go, so a burst costs one wake-up and one write, not one each. A writer that waits may let events be
+written without waking it. The store between them is bounded: a client that does not read loses its own stream and
+nobody else's.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from tiergate.tiers import Answer, Event, Finish, GenerationFailed, Usage
 
 from .errors import SlowReader
 
+CUT_SHORT = "the stream ended before its answer was complete"
+
 log = logging.getLogger(__name__)
+
+
+Batch = list[tuple[int, Event]]
+"""Events, each with its choice."""
 
 
 class Relay:
@@ -26,16 +33,27 @@ class Relay:
         self._answers = answers
         self._room = room
         self._idle = idle
-        self._queue: list[tuple[int, Event]] = []
+        self._queue: Batch = []
         self._failure: BaseException | None = None
         self._running = set(range(len(answers)))
         self._loop = asyncio.get_running_loop()
         self._waiter: asyncio.Future[None] | None = None
+        self._write: Callable[[Batch], bool] | None = None
         self._since = 0.0
         self._timer = None if idle is None else self._loop.call_later(idle, self._look)
-        self._tasks = [asyncio.create_task(self._follow(index, one)) for index, one in enumerate(answers)]
+        self._tasks: dict[int, asyncio.Task[None]] = {}
+        for index, answer in enumerate(answers):
+            if not answer.follow(_Inlet(self, index)):
+                self._tasks[index] = asyncio.create_task(self._follow(index, answer))
 
-    async def take(self) -> list[tuple[int, Event]] | None:
+    def write_with(self, write: Callable[[Batch], bool]) -> None:
+        """Have events that come while `take` waits for some written at once; `write` says whether it has done that.
+
+        Those that it does not write are taken.
+        """
+        self._write = write
+
+    async def take(self) -> Batch | None:
         """Everything that has gathered, after waiting for something; None once all choices have finished.
 
         An empty list means that `idle` seconds passed. Events that came before a failure are given out first, then the
@@ -59,13 +77,16 @@ class Relay:
     async def close(self) -> Usage:
         """Stop whatever still runs, wait until it has stopped, and count it all; safe to call again."""
         for index in self._running:
-            self._tasks[index].cancel()
+            if index in self._tasks:
+                self._tasks[index].cancel()
+            else:
+                self._tasks[index] = asyncio.create_task(self._leave(self._answers[index]))
         # Those already closing their answer are left to it: a second interruption would cut that short.
         self._running.clear()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        pending = [task for task in self._tasks if not task.done()]
+        pending = [task for task in self._tasks.values() if not task.done()]
         if pending:
             await asyncio.wait(pending)
         return self.usage
@@ -74,6 +95,43 @@ class Relay:
     def usage(self) -> Usage:
         """Tokens so far, all choices together."""
         return count([answer.usage for answer in self._answers])
+
+    def _put(self, batch: Batch) -> None:
+        if self._failure is not None:
+            return
+        if self._write is not None and self._waiter is not None and not self._queue and not self._waiter.done():
+            try:
+                if self._write(batch):
+                    self._since = self._loop.time()
+                    return
+            except Exception as error:
+                self._end(error)
+                return
+        if len(self._queue) >= self._room:
+            # A writer that is merely waiting for its turn gets it first.
+            self._loop.call_soon(self._check_room)
+        self._queue += batch
+        self._wake()
+
+    def _check_room(self) -> None:
+        if len(self._queue) > self._room and self._running:
+            del self._queue[self._room :]
+            self._end(SlowReader())
+            for index in self._running - self._tasks.keys():
+                self._tasks[index] = asyncio.create_task(self._leave(self._answers[index]))
+
+    def _end(self, reason: BaseException) -> None:
+        self._fail(reason)
+        self._wake()
+
+    def _over(self, index: int, finished: bool) -> None:
+        """A choice that hands its events over has no more."""
+        if not finished:
+            self._fail(GenerationFailed(CUT_SHORT))
+        self._running.discard(index)
+        if finished and self._running:
+            return
+        self._wake()
 
     async def _follow(self, index: int, answer: Answer) -> None:
         finished = False
@@ -92,7 +150,7 @@ class Relay:
             self._fail(error)
         finally:
             if not finished:
-                self._fail(GenerationFailed("the stream ended before its answer was complete"))
+                self._fail(GenerationFailed(CUT_SHORT))
             self._running.discard(index)
             self._wake()
             await self._leave(answer)
@@ -129,6 +187,29 @@ class Relay:
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
+
+
+class _Inlet:
+    """Where one choice hands over its events."""
+
+    __slots__ = ("_finished", "_index", "_relay")
+
+    def __init__(self, relay: Relay, index: int) -> None:
+        self._relay = relay
+        self._index = index
+        self._finished = False
+
+    def put(self, events: Sequence[Event]) -> None:
+        index, last = self._index, events[-1]
+        if type(last) is Finish:
+            self._finished = last.reason != "abort"
+        self._relay._put([(index, event) for event in events])
+
+    def fail(self, error: Exception) -> None:
+        self._relay._end(error)
+
+    def over(self) -> None:
+        self._relay._over(self._index, self._finished)
 
 
 def count(usages: Sequence[Usage]) -> Usage:

@@ -13,7 +13,7 @@ from tiergate.budget import Limits
 
 from .errors import TierError
 from .escalate import EscalationRule, Signals, decide
-from .tier import Answer, Prompt, Tier
+from .tier import Answer, Prompt, Sink, Tier
 from .types import Called, ChatRequest, Event, Finish, Text, Usage
 
 log = logging.getLogger(__name__)
@@ -94,6 +94,9 @@ class _Cascade:
             else:
                 await self._take(event)
         return self._ready.popleft()
+
+    def follow(self, sink: Sink) -> bool:
+        return False  # climbing takes its time
 
     async def aclose(self) -> None:
         self._ready.clear()

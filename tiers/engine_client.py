@@ -47,7 +47,7 @@ class Process(Protocol):
 class Channel:
     """The replies to one request, in order. Holds at most `limit` of them: a reader that is slower is cut off."""
 
-    __slots__ = ("_complete", "_least", "_limit", "_loop", "_lost", "_replies", "_waiter", "id")
+    __slots__ = ("_complete", "_heard", "_least", "_limit", "_loop", "_lost", "_replies", "_waiter", "id")
 
     def __init__(self, id: str, limit: int) -> None:
         self.id = id
@@ -55,9 +55,26 @@ class Channel:
         self._loop = asyncio.get_running_loop()
         self._replies: deque[AnswerPart] = deque()
         self._waiter: asyncio.Future[None] | None = None
+        self._heard: Callable[[], None] | None = None
         self._least = 1
         self._complete = False
         self._lost: str | None = None
+
+    def listen(self, heard: Callable[[], None] | None) -> None:
+        """Have `heard` called whenever `collect` has something to give, at the moment it comes. It must not raise."""
+        self._heard = heard
+
+    def expect(self, least: int) -> None:
+        """Call the listener for `least` replies or more, for fewer only with the last word or when no more can come."""
+        self._least = min(least, self._limit)
+
+    def collect(self) -> list[AnswerPart]:
+        """All replies that have come. Raises `EngineDead` without any, when none can come any more."""
+        if not self._replies and self._lost is not None:
+            raise EngineDead(self._lost)
+        replies = list(self._replies)
+        self._replies.clear()
+        return replies
 
     async def take(self, least: int = 1) -> list[AnswerPart]:
         """All replies since the last call: `least` or more, fewer only with the last word or when no more can come.
@@ -83,7 +100,7 @@ class Channel:
         if len(replies) >= self._limit:
             return False
         replies.append(reply)
-        if self._waiter is not None and len(replies) >= self._least:
+        if len(replies) >= self._least:
             self._wake()
         return True
 
@@ -101,7 +118,9 @@ class Channel:
         return len(self._replies) >= self._least or self._complete or self._lost is not None
 
     def _wake(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
+        if self._heard is not None:
+            self._heard()
+        elif self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
 

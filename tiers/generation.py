@@ -15,6 +15,7 @@ from .assemble import Assembler
 from .engine_client import AnswerPart, Channel, EngineClient
 from .errors import BadField, ContextTooLong, GenerationFailed, TierError, TierUnavailable
 from .load import Load
+from .tier import Sink
 from .types import Event, Finish, FinishReason, Start, Usage
 
 ABORT_WAIT = 1.0
@@ -49,6 +50,7 @@ class Generation:
         self._context = context
         self._gather = gather
         self._channel: Channel | None = None
+        self._sink: Sink | None = None
         self._events: deque[Event] = deque()
         self._phase: Phase = "new"
         self._error: TierError | None = None
@@ -85,7 +87,17 @@ class Generation:
                 await self._receive(self._channel)
         return events.popleft()
 
+    def follow(self, sink: Sink) -> bool:
+        self._sink = sink
+        self._begin()
+        if self._channel is not None:
+            self._channel.listen(self._heard)
+        else:
+            self._hand_over()
+        return True
+
     async def aclose(self) -> None:
+        self._leave_sink()
         self._events.clear()
         self._error = None
         if self._channel is None or self._phase == "over":
@@ -123,11 +135,65 @@ class Generation:
             self._client.abort(self._command.id)
             raise
         except (TimeoutError, EngineDead) as error:
-            if self._stopping_until is not None:  # the answer is complete, only its exact count is missing
-                self._finish("stop")
-            else:
-                self._fail(self._lost(str(error)), sound=None)
+            self._cut(str(error))
             return
+        self._read_all(replies)
+
+    def _heard(self) -> None:
+        """Make the events of replies that have just come, and hand them over."""
+        channel = self._channel
+        assert channel is not None
+        stopping = self._stopping_until
+        try:
+            try:
+                self._read_all(channel.collect())
+            except EngineDead as error:
+                self._cut(str(error))
+            channel.expect(self._gather if self._phase == "running" and self._stopping_until is None else 1)
+            if self._stopping_until is not None and stopping is None and self._phase != "over":
+                asyncio.get_running_loop().call_at(self._stopping_until, self._give_up)
+        except Exception as error:  # this answer's own trouble, and not that of all others on the connection
+            if self._sink is not None:
+                self._sink.fail(error)
+            self._leave_sink()
+        else:
+            self._hand_over()
+
+    def _give_up(self) -> None:
+        """The engine has not said in time how an answer ended that a stop string had ended here."""
+        if self._sink is not None and self._phase != "over":
+            self._finish("stop")
+            self._hand_over()
+
+    def _hand_over(self) -> None:
+        sink = self._sink
+        if sink is None:
+            return
+        if self._events:
+            events = list(self._events)
+            self._events.clear()
+            sink.put(events)
+        if self._error is not None:
+            error, self._error = self._error, None
+            sink.fail(error)
+            self._leave_sink()
+        elif self._phase == "over":
+            sink.over()
+            self._leave_sink()
+
+    def _leave_sink(self) -> None:
+        self._sink = None
+        if self._channel is not None:
+            self._channel.listen(None)
+
+    def _cut(self, why: str) -> None:
+        """Nothing more will come from the engine."""
+        if self._stopping_until is not None:  # the answer is complete, only its exact count is missing
+            self._finish("stop")
+        else:
+            self._fail(self._lost(why), sound=None)
+
+    def _read_all(self, replies: Sequence[AnswerPart]) -> None:
         for reply in replies if len(replies) == 1 or self._gather == 1 else joined(replies):
             self._read(reply)
 

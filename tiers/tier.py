@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -38,8 +38,24 @@ class TierHealth:
     waiting: int = 0
 
 
+class Sink(Protocol):
+    """Who is handed the events of an answer, in the turn of the event loop in which they come. Nothing here raises."""
+
+    def put(self, events: Sequence[Event]) -> None:
+        """The next events, one or more."""
+        ...
+
+    def fail(self, error: Exception) -> None:
+        """Nothing more will come, because of this."""
+        ...
+
+    def over(self) -> None:
+        """Nothing more will come."""
+        ...
+
+
 class Answer(Protocol):
-    """An answer as it comes: `Start` first and `Finish` last, or a `TierError`.
+    """An answer as it comes: `Start` first and `Finish` last, or a `TierError`. Iterate it, or follow it.
 
     Leave it with `aclose()`, also after a cancellation: iteration that is cancelled aborts the generation at once,
     and `aclose` waits a moment for what it has really cost.
@@ -48,6 +64,13 @@ class Answer(Protocol):
     def __aiter__(self) -> AsyncIterator[Event]: ...
 
     async def __anext__(self) -> Event: ...
+
+    def follow(self, sink: Sink) -> bool:
+        """Begin, and hand all events to `sink` as they come; False, and nothing is begun, where this only iterates.
+
+        Spares a task and its wake-ups for every event. Do not iterate then.
+        """
+        ...
 
     @property
     def usage(self) -> Usage:

@@ -25,6 +25,7 @@ from tiergate.tiers import (
     TierUnavailable,
     Usage,
 )
+from tiergate.tiers.tier import Sink
 
 Step = Event | float | asyncio.Event | Exception
 """What a script does next: give an event, sleep some seconds, wait for something, or fail."""
@@ -68,6 +69,9 @@ class FakeAnswer:
 
     async def __anext__(self) -> Event:
         return await self._events.__anext__()
+
+    def follow(self, sink: Sink) -> bool:
+        return False
 
     async def _play(self) -> AsyncIterator[Event]:
         tier = self._tier

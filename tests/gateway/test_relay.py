@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from tiergate.gateway.errors import ClientGone, SlowReader
 from tiergate.gateway.relay import Relay, count
 from tiergate.tiers import Event, Finish, GenerationFailed, Text, Usage
+from tiergate.tiers.tier import Sink
 
 END = Finish(reason="stop", usage=Usage())
 
@@ -35,6 +36,12 @@ class Stream:
 
     def __aiter__(self) -> AsyncIterator[Event]:
         return self._play
+
+    async def __anext__(self) -> Event:
+        return await anext(self._play)
+
+    def follow(self, sink: Sink) -> bool:
+        return False
 
     async def aclose(self) -> None:
         if self.close_gate is not None:
@@ -163,6 +170,133 @@ async def test_an_answer_that_cannot_be_closed_is_our_own_trouble(caplog: pytest
     assert await drain(one) == [(0, Text("a")), (0, END)]
     assert (await one.close()).completion_tokens == 2
     assert "an answer could not be closed" in caplog.text
+
+
+class Pushed(Stream):
+    """Hands its events over."""
+
+    sink: Sink
+
+    def follow(self, sink: Sink) -> bool:
+        self.sink = sink
+        return True
+
+
+def pushed(*, choices: int = 1, room: int = 100) -> tuple[Relay, list[Pushed]]:
+    streams = [Pushed() for _ in range(choices)]
+    return relay(*streams, room=room), streams
+
+
+async def test_what_is_handed_over_is_taken_in_one_go() -> None:
+    one, (first, second) = pushed(choices=2)
+    first.sink.put([Text("a"), Text("b")])
+    second.sink.put([Text("c"), END])
+    second.sink.over()
+    assert await one.take() == [(0, Text("a")), (0, Text("b")), (1, Text("c")), (1, END)]
+    waiting = asyncio.create_task(one.take())
+    await asyncio.sleep(0)
+    first.sink.put([END])
+    first.sink.over()
+    assert await waiting == [(0, END)]
+    assert await one.take() is None
+    await one.close()
+    assert (first.closes, second.closes) == (0, 0)
+
+
+async def test_events_are_written_without_waking_a_writer_that_waits_and_lets_them() -> None:
+    one, (stream,) = pushed()
+    written: list[tuple[int, Event]] = []
+    ready = True
+
+    def write(batch: list[tuple[int, Event]]) -> bool:
+        written.extend(batch if ready else [])
+        return ready
+
+    one.write_with(write)
+    stream.sink.put([Text("a")])
+    assert not written, "nobody waits yet"
+    assert await one.take() == [(0, Text("a"))]
+    waiting = asyncio.create_task(one.take())
+    await asyncio.sleep(0)
+    stream.sink.put([Text("b")])
+    stream.sink.put([Text("c")])
+    assert written == [(0, Text("b")), (0, Text("c"))]
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    ready = False
+    stream.sink.put([Text("d")])
+    ready = True
+    stream.sink.put([END])
+    stream.sink.over()
+    assert await waiting == [(0, Text("d")), (0, END)], "in order, whoever writes"
+    assert await one.take() is None
+    await one.close()
+
+
+async def test_what_cannot_be_written_fails_the_answer() -> None:
+    one, (stream,) = pushed()
+
+    def write(batch: object) -> bool:
+        raise ZeroDivisionError
+
+    one.write_with(write)
+    waiting = asyncio.create_task(one.take())
+    await asyncio.sleep(0)
+    stream.sink.put([Text("a")])
+    stream.sink.put([Text("b")])
+    with pytest.raises(ZeroDivisionError):
+        await waiting
+    await one.close()
+    assert stream.closes == 1
+
+
+@pytest.mark.parametrize("events", [[], [Text("a")], [Finish(reason="abort", usage=Usage())]])
+async def test_an_answer_handed_over_without_its_end_is_a_failure(events: list[Event]) -> None:
+    one, (stream,) = pushed()
+    if events:
+        stream.sink.put(events)
+    stream.sink.over()
+    with pytest.raises(GenerationFailed):
+        await drain(one)
+    await one.close()
+
+
+async def test_a_failure_handed_over_comes_last_and_ends_the_other_choices() -> None:
+    one, (first, second) = pushed(choices=2)
+    first.sink.put([Text("a")])
+    first.sink.fail(GenerationFailed("broken"))
+    assert await one.take() == [(0, Text("a"))]
+    with pytest.raises(GenerationFailed, match="broken"):
+        await one.take()
+    await asyncio.gather(one.close(), one.close())
+    assert (first.closes, second.closes) == (1, 1)
+
+
+async def test_a_writer_that_does_not_take_loses_what_is_handed_over() -> None:
+    one, (stream,) = pushed(room=10)
+    for _ in range(30):
+        stream.sink.put([Text("a")])
+    assert stream.closes == 0, "a writer that is merely waiting for its turn is not slow"
+    await asyncio.sleep(0.01)
+    assert stream.closes == 1
+    stream.sink.put([Text("b")])
+    assert len(await one.take() or ()) == 10
+    with pytest.raises(SlowReader):
+        await one.take()
+    await one.close()
+    assert stream.closes == 1
+
+
+async def test_aborting_an_answer_that_is_handed_over() -> None:
+    one, (stream,) = pushed()
+    waiting = asyncio.create_task(one.take())
+    await asyncio.sleep(0)
+    one.abort(ClientGone("gone"))
+    with pytest.raises(ClientGone):
+        await waiting
+    stream.sink.put([Text("a")])
+    assert (await one.close()).prompt_tokens == 3
+    assert stream.closes == 1
 
 
 USAGES = st.builds(

@@ -33,6 +33,7 @@ from tiergate.tiers import (
     run_cascade,
 )
 from tiergate.tiers.escalate import EscalationRule
+from tiergate.tiers.tier import Sink
 
 LIMITS = Limits(max_tokens=64, hard=100, soft=50, answer_reserve=0)
 REQUEST = ChatRequest(model="auto", messages=(Message(role="user", content="hi"),))
@@ -61,6 +62,9 @@ class ScriptedAnswer:
             raise event
         self.usage = Usage(prompt_tokens=3, completion_tokens=self.usage.completion_tokens + 1)
         return replace(event, usage=self.usage) if isinstance(event, Finish) else event
+
+    def follow(self, sink: Sink) -> bool:
+        return False
 
     async def aclose(self) -> None:
         self.closed = True
