@@ -212,6 +212,27 @@ inline F zero() { return splat(0.0f); }
 inline F operator-(F a) { return splat(-0.0f) - a; }
 
 // Reductions over lanes, by halves.
+#if TG_LEVEL >= 1
+#if TG_LEVEL >= 2
+inline __m256 lower_half(F a) { return _mm512_castps512_ps256(a.v); }
+inline __m256 upper_half(F a) { return _mm512_extractf32x8_ps(a.v, 1); }
+#else
+inline __m256 lower_half(F a) { return a.a; }
+inline __m256 upper_half(F a) { return a.b; }
+#endif
+inline float sum(F a) {
+  const __m256 eight = _mm256_add_ps(lower_half(a), upper_half(a));
+  const __m128 four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+  const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+  return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
+}
+inline float largest(F a) {
+  const __m256 eight = _mm256_max_ps(lower_half(a), upper_half(a));
+  const __m128 four = _mm_max_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+  const __m128 two = _mm_max_ps(four, _mm_movehl_ps(four, four));
+  return _mm_cvtss_f32(_mm_max_ss(two, _mm_movehdup_ps(two)));
+}
+#else
 inline float sum(F a) {
   alignas(64) float v[16];
   store(v, a);
@@ -226,6 +247,7 @@ inline float largest(F a) {
     for (int i = 0; i < half; i++) v[i] = v[i] > v[i + half] ? v[i] : v[i + half];
   return v[0];
 }
+#endif
 
 // Thirty-two bf16 in sixteen int32: those at even and those at odd places, as float32.
 inline F even_bf16(I pairs) { return as_float(shift_left(pairs, 16)); }
