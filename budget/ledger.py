@@ -8,12 +8,14 @@ import logging
 import time
 import uuid
 from collections.abc import Callable
+from functools import lru_cache
 from types import TracebackType
 
 from . import policies
 from .errors import BudgetExceeded, NeverFits, StoreUnavailable
 from .extensions import load
 from .policies import Decide
+from .slices import Slices
 from .store import Hold, Lease, Refused, Store, Window
 from .types import Ask, Balance, Grant, Spent, Tenant
 
@@ -33,10 +35,20 @@ class Ledger:
     """
 
     def __init__(
-        self, store: Store, clock: Callable[[], float] = time.time, *, lease: float = 30.0, name: str = ""
+        self,
+        store: Store,
+        clock: Callable[[], float] = time.time,
+        *,
+        lease: float = 30.0,
+        name: str = "",
+        sliced: bool = False,
     ) -> None:
-        """`clock` gives unix time, `lease` is in seconds, `name` begins the ids of grants and is unique if given."""
-        self._store = store
+        """`clock` gives unix time, `lease` is in seconds, `name` begins the ids of grants and is unique if given.
+
+        `sliced`: ask the store for the tokens of many grants at once. When this process dies, those that it had are
+        charged whole.
+        """
+        self._store = Slices(store) if sliced else store
         self._clock = clock
         self._lease = lease
         self._name = name or uuid.uuid4().hex
@@ -182,13 +194,14 @@ class Ledger:
 def day_window(tenant: Tenant, now: float) -> Window:
     """The UTC day that `now`, unix time, falls in, with the tenant's limit."""
     day = int(now // DAY)
-    date = time.gmtime(now)
-    return Window(
-        name="day",
-        key=f"day:{date.tm_year:04}-{date.tm_mon:02}-{date.tm_mday:02}",
-        limit=tenant.day_tokens,
-        ends=float((day + 1) * DAY),
-    )
+    return Window(name="day", key=_day_key(day), limit=tenant.day_tokens, ends=float((day + 1) * DAY))
+
+
+@lru_cache(8)
+def _day_key(day: int) -> str:
+    """The name of a UTC day by its number since 1970."""
+    date = time.gmtime(day * DAY)
+    return f"day:{date.tm_year:04}-{date.tm_mon:02}-{date.tm_mday:02}"
 
 
 def _exceeded(tenant: Tenant, refused: Refused, asked: int, now: float) -> BudgetExceeded:

@@ -133,7 +133,7 @@ def open_ledger(settings: Settings) -> Ledger:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ConfigError(f"data: cannot use the folder {folder}: {error.strerror or error}") from None
-    return Ledger(open_store(settings.budget.store, folder=folder), lease=settings.budget.lease)
+    return Ledger(open_store(settings.budget.store, folder=folder), lease=settings.budget.lease, sliced=True)
 
 
 def open_catalog(settings: Settings) -> Catalog:
