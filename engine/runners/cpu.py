@@ -24,6 +24,12 @@ from ..step_buffers import StepBuffers
 
 BLOCK_UNIT = 16
 """KV blocks hold a multiple of so many tokens."""
+LARGEST_HEAD = 256
+"""Dimensions of an attention head."""
+
+
+class Unsuited(ModelError):
+    """The native core cannot serve a lane that PyTorch can."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,12 +111,13 @@ class NativeRunner:
 def open(config: LaneConfig, pool: ThreadPool, *, levels: Sequence[int] | None = None) -> NativeRunner:
     """Load the model of `config`, pack it, and lay out its KV cache; `levels` caps those of the kernels.
 
-    Raises `ModelError`, also for what `misfit` names.
+    Raises `ModelError`: `Unsuited` where PyTorch could serve the lane.
     """
-    if fault := misfit(config):
-        raise ModelError(fault)
+    check(config)
     folder = Path(config.model)
     spec = read_spec(folder)
+    if (dim := max(layer.attention.head_dim for layer in spec.layers)) > LARGEST_HEAD:
+        raise Unsuited(f"its heads have {LARGEST_HEAD} dimensions at most, not {dim}")
     kv_format = KvFormat.INT8 if config.kv_precision == "int8" else KvFormat.BF16
     precision: NativePrecision = "bf16"
     if config.precision == "int8" or config.precision == "int4":
@@ -138,13 +145,12 @@ def open(config: LaneConfig, pool: ThreadPool, *, levels: Sequence[int] | None =
     return NativeRunner(decoder, facts, blocks=size.blocks, block_size=config.block_size, rows=config.max_sequences)
 
 
-def misfit(config: LaneConfig) -> str:
-    """Why the native core cannot serve such a lane, empty if it can."""
+def check(config: LaneConfig) -> None:
+    """Raises `Unsuited` for what the native core lacks, as far as the config tells."""
     if config.precision == "fp32":
-        return "the native core has no fp32"
+        raise Unsuited("it has no fp32")
     if config.block_size % BLOCK_UNIT:
-        return f"the native core's KV blocks hold a multiple of {BLOCK_UNIT} tokens, not {config.block_size}"
-    return ""
+        raise Unsuited(f"its KV blocks hold a multiple of {BLOCK_UNIT} tokens, not {config.block_size}")
 
 
 def _kv_bytes_per_token(spec: ModelSpec, kv_format: KvFormat, block_size: int) -> int:

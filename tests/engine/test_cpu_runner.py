@@ -14,7 +14,7 @@ from fakes.checkpoints import tiny_checkpoint
 from support.native import caps, thread_pool
 from support.paged import Paged
 from tiergate.engine import LaneConfig, ModelError
-from tiergate.engine.runners.cpu import NativeRunner
+from tiergate.engine.runners.cpu import NativeRunner, Unsuited
 from tiergate.engine.runners.cpu import open as open_runner
 from tiergate.kernels import StepRefused
 
@@ -217,13 +217,16 @@ def test_facts(folders: dict[str, Path]) -> None:
     assert opened(folders["mixtral"], Kind("mixtral", "int4")).facts.experts_per_token == 2
 
 
-def test_what_it_cannot_serve_is_refused(folders: dict[str, Path]) -> None:
-    with pytest.raises(ModelError, match="fp32"):
+def test_what_it_cannot_serve_is_refused(folders: dict[str, Path], tmp_path: Path) -> None:
+    with pytest.raises(Unsuited, match="fp32"):
         opened(folders["llama"], KINDS[0], precision="fp32")
-    with pytest.raises(ModelError, match="multiple of 16"):
+    with pytest.raises(Unsuited, match="multiple of 16"):
         opened(folders["llama"], KINDS[0], block_size=8)
-    with pytest.raises(ModelError, match="1025"):
+    with pytest.raises(Unsuited, match="not 258"):
+        opened(tiny_checkpoint(tmp_path, head_dim=258), KINDS[0])
+    with pytest.raises(ModelError, match="1025") as found:
         opened(folders["llama"], KINDS[0], blocks=100, context=1025)
+    assert not isinstance(found.value, Unsuited)
 
 
 def test_a_batch_too_large_is_refused(folders: dict[str, Path], tokens: dict[str, list[int]]) -> None:
