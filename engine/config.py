@@ -35,6 +35,12 @@ class LaneConfig:
     """Most sequences waiting; beyond it a request fails as busy."""
     max_batch_tokens: int = 512
     """Token budget of a step: prefill chunks and decode rows together."""
+    itl_target: float = 0.01
+    """Seconds between two tokens of a stream that are always fine: what a prompt beside it may stretch a step to, or to
+    1.6 times what it would take without, if that is more."""
+    max_latency: float = 0.0
+    """Seconds: a waiting sequence starts only while steps with it are predicted to stay within them; 0: no such limit.
+    One always may."""
     weight: float = 1.0
     """Share of the machine relative to the other lanes, when they compete."""
     prefix_cache: bool = True

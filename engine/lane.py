@@ -14,15 +14,21 @@ from .block_pool import BlockPool, Chain, Digest, PrefixRoot
 from .config import LaneConfig
 from .decode_rows import DecodeRows
 from .edits import Edits
-from .messages import FailCode, Failed, Finished, FinishReason, Generate, LaneInfo, LaneStats, Tokens
+from .last_words import failed, finished
+from .latency import LatencyModel, Shape
+from .messages import FailCode, Generate, LaneInfo, LaneStats, Tokens
 from .native_step import MAX_REPEAT, NativeStep
 from .outbox import Outbox
+from .pace import Pace
 from .sampler import Choice
-from .scheduler import Scheduler, Work
+from .scheduler import Scheduler, Work, shape_of
 from .sequence import Sequence
 from .step_buffers import NUMERIC
+from .step_times import StepTimes
 from .torch_step import TorchStep
 
+CALL_SECONDS = 0.02
+"""Most that a call of the runner should last: so often streams are written to, and new requests looked at, at least."""
 NOT_NUMBERS = "the model gave logits that are not numbers"
 
 log = logging.getLogger(__name__)
@@ -41,7 +47,7 @@ class Lane:
             context=context,
             vocab=facts.vocab,
             eos=facts.eos,
-            dtype="bf16" if config.precision == "auto" else config.precision,
+            dtype=facts.precision,
             blocks=runner.blocks,
             block_size=runner.block_size,
             experts=facts.experts,
@@ -59,6 +65,7 @@ class Lane:
         self._lost_preemptions = self._lost_cached_tokens = 0
         """Of schedulers thrown away."""
         self._busy_seconds = 0.0
+        self._times = StepTimes(LatencyModel(facts.kv_bytes_per_token), clock)
         self._start_afresh()
 
     @property
@@ -76,8 +83,10 @@ class Lane:
         waited = now - self._stepped_at if scheduler.running else 0.0
         if scheduler.oldest_waiting is not None:
             waited = max(waited, now - scheduler.oldest_waiting)
-        filled = max(scheduler.gap / self.config.max_batch_tokens, scheduler.running / len(scheduler.tables))
-        return LaneLoad(self.has_work, min(1.0, filled), self.config.weight, waited, self._passed_over)
+        model, most = self._times.model, self.config.max_batch_tokens
+        rows = max(1, scheduler.gap)
+        use = model.utilisation(Shape(rows, scheduler.context), most) if model.known else rows / most
+        return LaneLoad(self.has_work, use, self.config.weight, waited, self._passed_over)
 
     def pass_over(self) -> None:
         """Another lane's turn while this one had work."""
@@ -116,7 +125,7 @@ class Lane:
     def abort(self, sequence: Sequence, outbox: Outbox) -> None:
         """Stop a sequence that has not ended, whatever it is doing."""
         self._forget(sequence)
-        outbox.end(sequence, self._finished(sequence, "abort"))
+        outbox.end(sequence, finished(sequence, "abort"))
 
     def step(self, outbox: Outbox, wake: int | None = None) -> None:
         """One forward pass, at most, and what came of it.
@@ -126,6 +135,7 @@ class Lane:
         """
         began = self._clock()
         self._announce(outbox)
+        self._steps += 1
         try:
             if not self._carry_on(outbox, wake):
                 self._step(outbox)
@@ -133,7 +143,6 @@ class Lane:
             # Not the model's doing (`_choose` answers for that) but ours: the books cannot be trusted any more.
             log.exception("lane %s: step failed, all its sequences are lost", self.config.name)
             self._reset(outbox)
-        self._steps += 1
         self._passed_over = 0
         self._stepped_at = self._clock()
         self._busy_seconds += self._stepped_at - began
@@ -154,6 +163,9 @@ class Lane:
             cached_tokens=self._lost_cached_tokens + scheduler.cached_tokens,
             preemptions=self._lost_preemptions + scheduler.preemptions,
             busy_seconds=self._busy_seconds,
+            calls=self._times.calls,
+            runner_seconds=self._times.seconds,
+            predicted_seconds=self._times.predicted,
         )
 
     def check(self) -> None:
@@ -173,18 +185,30 @@ class Lane:
         native = self._native
         if native is None:
             return False
-        plan = self._scheduler.carry_on(1 if wake is None else MAX_REPEAT)
+        plan = self._scheduler.carry_on(1 if wake is None else self._most_tokens())
         if plan is None:
             return False
         rows, count = plan
+        shape = Shape(len(rows), rows.context)
+        self._times.begin()
         try:
             drawn = native.decode(rows, count, -1 if wake is None else wake)
         except Exception as why:
             log.warning("lane %s: decoding failed (%s), trying again step by step", self.config.name, why)
             self._scheduler.break_off()
             return False
+        count = len(drawn[0])
+        self._times.end(shape, count)
+        self._steps += count - 1
         self._take(rows, drawn, outbox)
         return True
+
+    def _most_tokens(self) -> int:
+        """How many tokens of each sequence may be drawn before anyone hears of them."""
+        model, scheduler = self._times.model, self._scheduler
+        if not model.known or not scheduler.running:
+            return 1
+        return min(MAX_REPEAT, model.most_steps(Shape(scheduler.running, scheduler.context), CALL_SECONDS))
 
     def _take(self, rows: DecodeRows, drawn: list[list[int]], outbox: Outbox) -> None:
         """Give everyone the tokens drawn, all but the last of which are calm."""
@@ -249,20 +273,24 @@ class Lane:
 
     def _choose(self, work: Rows[Work]) -> tuple[list[tuple[Work, list[Choice]]], list[Work]]:
         """Run the model and choose tokens. What cannot run together is run one by one, to find whose fault it is."""
+        self._times.begin()
         try:
-            return list(zip(work, self._runs.run(work), strict=True)), []
+            choices = self._runs.run(work)
         except Exception as why:
             if len(work) == 1:
                 log.exception("lane %s: the model failed on a sequence", self.config.name)
                 return [], [work[0]]
             log.warning("lane %s: a step failed (%s), trying its sequences one by one", self.config.name, why)
-        choices: list[tuple[Work, list[Choice]]] = []
+        else:
+            self._times.end(shape_of(work))
+            return list(zip(work, choices, strict=True)), []
+        chosen: list[tuple[Work, list[Choice]]] = []
         broken: list[Work] = []
         for item in work:
-            some, failed = self._choose((item,))
-            choices += some
-            broken += failed
-        return choices, broken
+            some, faulty = self._choose((item,))
+            chosen += some
+            broken += faulty
+        return chosen, broken
 
     def _accept(self, work: Work, chosen: list[Choice], outbox: Outbox) -> None:
         """Take what was chosen, as far as the drafts that it was computed with turn out to be right."""
@@ -300,32 +328,11 @@ class Lane:
         self._generated_tokens += len(fresh)
         if sequence.finish is not None:
             self._forget(sequence)
-            outbox.end(sequence, self._finished(sequence, sequence.finish))
-
-    def _finished(self, sequence: Sequence, reason: FinishReason) -> Finished:
-        return Finished(
-            id=sequence.id,
-            reason=reason,
-            stop_id=sequence.stop_id,
-            prompt_tokens=sequence.prompt_tokens,
-            cached_tokens=sequence.cached_tokens or 0,
-            completion_tokens=sequence.sent - sequence.prompt_tokens,
-            thinking_tokens=sequence.thinking_tokens,
-            forced_tokens=sequence.forced_tokens,
-            preemptions=sequence.preemptions,
-        )
+            outbox.end(sequence, finished(sequence, sequence.finish))
 
     def _fail(self, sequence: Sequence, code: FailCode, message: str, outbox: Outbox) -> None:
         self._forget(sequence)
-        completion = sequence.sent - sequence.prompt_tokens
-        failed = Failed(
-            id=sequence.id,
-            code=code,
-            message=message,
-            completion_tokens=completion,
-            prompt_tokens=sequence.prompt_tokens,
-        )
-        outbox.end(sequence, failed)
+        outbox.end(sequence, failed(sequence, code, message))
 
     def _forget(self, sequence: Sequence) -> None:
         self._scheduler.remove(sequence)
@@ -353,6 +360,7 @@ class Lane:
             max_running=config.max_sequences,
             max_waiting=config.max_waiting,
             max_blocks=-(-self.info.context // runner.block_size),
+            pace=Pace(self._times.model, config.itl_target, config.max_latency),
         )
         tables = self._scheduler.tables
         self._native = NativeStep(runner, tables, config.max_batch_tokens) if isinstance(runner, StepRunner) else None

@@ -203,6 +203,12 @@ class LaneStats(msgspec.Struct, frozen=True, kw_only=True):
     cached_tokens: int
     preemptions: int
     busy_seconds: float
+    calls: int = 0
+    """Of the runner. A call may take several steps."""
+    runner_seconds: float = 0.0
+    """Of the busy ones, those spent in the runner; what is left is the engine's own work."""
+    predicted_seconds: float = 0.0
+    """What the step-time model had predicted for those."""
 
 
 class Stats(msgspec.Struct, frozen=True, tag="stats", kw_only=True):

@@ -1,9 +1,12 @@
 """The engine process: `python -P -m tiergate.engine.process`, an `EngineConfig` as a line of JSON on standard input.
 
 Its loop is plain: drain the inbox, let the core take a step, send each client its replies in one frame; with nothing to
-do it sleeps in `poll`. It ends, with status 0, on SIGTERM or SIGINT, and when standard input ends: whoever starts it
-keeps that open, so that no engine outlives its parent however that one died. With status 2 it says in one line on
-standard error why it could not start.
+do it sleeps in `poll`. The socket's file descriptor goes along into the step, for a runner that draws many tokens in
+one call to notice what comes in. It tells of changes only, so it is of use only once all that was there has been read.
+
+The process ends, with status 0, on SIGTERM or SIGINT, and when standard input ends: whoever starts it keeps that open,
+so that no engine outlives its parent however that one died. With status 2 it says in one line on standard error why it
+could not start.
 """
 
 from __future__ import annotations
@@ -17,7 +20,6 @@ import stat
 import sys
 import time
 from collections.abc import Callable
-from importlib import import_module
 
 import msgspec
 import torch
@@ -32,6 +34,7 @@ from .inbox import read_commands
 from .lane import Lane
 from .launch import REFUSED, REFUSES
 from .messages import Abort, Command, Failed, Generate, Inspect, Ready, Reply
+from .runners.choose import RunnerChooser
 from .validate import find_config_fault
 
 OpenRunner = Callable[[LaneConfig, str], Runner]
@@ -64,6 +67,7 @@ class Server:
         self._seen: dict[bytes, float] = {}
         """Known clients, by when they were last heard."""
         self._greeted: set[bytes] = set()
+        self._wake = int(router.get(zmq.FD))
         self._encode = msgspec.msgpack.Encoder().encode
 
     def run(self, stop: socket.socket, parent: int | None) -> None:
@@ -79,29 +83,30 @@ class Server:
             events = dict(poller.poll(0 if busy else int(IDLE_SECONDS * 1000)))
             if stop.fileno() in events or (parent is not None and parent in events):
                 return
-            if self._router in events:
-                self._drain()
+            drained = self._router not in events or self._drain()
             self._forget_silent()
             if busy or self._core.has_work:
-                self._core.step()
+                self._core.step(self._wake if drained else None)
                 audited = False
             elif not events and not audited:
                 self._core.audit()
                 audited = True
-            self._flush()
+            self.flush()
 
-    def _drain(self) -> None:
+    def _drain(self) -> bool:
+        """Read what is there, but not for ever; whether that was all."""
         for _ in range(DRAIN_FRAMES):
             try:
                 client, *parts = self._router.recv_multipart(zmq.NOBLOCK)
             except zmq.Again:
-                return
+                return True
             commands, faults = read_commands(parts[-1] if parts else b"")
             self._seen[client] = self._clock()
             if faults:
                 self._send(client, list[Reply](faults))
             for command in commands:
                 self._obey(client, command)
+        return False
 
     def _obey(self, client: bytes, command: Command) -> None:
         if isinstance(command, Generate):
@@ -127,7 +132,8 @@ class Server:
             log.warning("a client was silent for %g s, its sequences are aborted", self._client_timeout)
             self._forget(client)
 
-    def _flush(self) -> None:
+    def flush(self) -> None:
+        """Send everybody what there is for them, a frame each."""
         for client, replies in self._core.take_replies().items():
             self._send(client, replies)
 
@@ -223,23 +229,20 @@ def _open_lanes(config: EngineConfig, open_runner: OpenRunner, clock: Clock) -> 
     return lanes
 
 
-def open_torch_runner(config: LaneConfig, device: str) -> Runner:
-    """The runner of `runners/torch.py`."""
-    return import_module(".runners.torch", __package__).open(config, device)  # type: ignore[no-any-return]
-
-
-def main(open_runner: OpenRunner = open_torch_runner) -> int:
-    """Run an engine as this process; the exit status."""
+def main(open_runner: OpenRunner | None = None) -> int:
+    """Run an engine as this process; the exit status. `open_runner` is usually a `RunnerChooser`."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s engine %(levelname)s %(message)s")
     try:
         config = msgspec.json.decode(_first_line(sys.stdin.fileno()), type=EngineConfig)
     except msgspec.MsgspecError as why:
         print(f"{REFUSES}bad configuration: {why}", file=sys.stderr)
         return REFUSED
-    torch.set_num_threads(config.threads or len(os.sched_getaffinity(0)))
+    cores = len(os.sched_getaffinity(0))
+    threads = min(config.threads or cores, cores)
+    torch.set_num_threads(threads)
     stop = _signals()
     try:
-        serve(config, open_runner, stop=stop, parent=sys.stdin.fileno())
+        serve(config, open_runner or RunnerChooser(threads), stop=stop, parent=sys.stdin.fileno())
     except EngineError as why:
         print(f"{REFUSES}{' '.join(str(why).split())}", file=sys.stderr)
         return REFUSED

@@ -58,8 +58,9 @@ class SchedulerView:
     """Blocks in all."""
     block_size: int
     budget: int
-    """Tokens a step may compute; at least `max_running`."""
+    """Tokens a step may compute; at least one for each of those running."""
     max_running: int
+    """Most that may run; more may do so already, and go on."""
 
 
 class Chunk(NamedTuple):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import insort
 from collections.abc import Iterator
+from collections.abc import Sequence as Rows
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -12,6 +13,8 @@ import numpy.typing as npt
 
 from .block_pool import BlockPool, Hit
 from .decode_rows import DecodeRows
+from .latency import Shape, with_chunk
+from .pace import Pace
 from .schedule import Running, SchedulerView, StepPlan, Waiting, schedule
 from .sequence import Sequence
 
@@ -33,6 +36,14 @@ class Work(NamedTuple):
         return max(0, self.start + self.length - len(self.sequence.ids) + 1)
 
 
+def shape_of(work: Rows[Work]) -> Shape:
+    """What the duration of a step with this work depends on."""
+    shape = Shape(0)
+    for _, start, length in work:
+        shape = with_chunk(shape, start, length)
+    return shape
+
+
 @dataclass(frozen=True, slots=True)
 class Step:
     work: tuple[Work, ...]
@@ -43,7 +54,9 @@ class Step:
 class Scheduler:
     """State changes only by `add`, `remove`, `begin`, `carry_on` and `advance`."""
 
-    def __init__(self, pool: BlockPool, *, budget: int, max_running: int, max_waiting: int, max_blocks: int) -> None:
+    def __init__(
+        self, pool: BlockPool, *, budget: int, max_running: int, max_waiting: int, max_blocks: int, pace: Pace
+    ) -> None:
         """`max_blocks` is the most a sequence may hold: the width of the tables."""
         self.pool = pool
         self.tables: npt.NDArray[np.int32] = np.zeros((min(max_running, budget), max_blocks), np.int32)
@@ -52,6 +65,7 @@ class Scheduler:
         self.cached_tokens = 0
         """Prompt tokens found in the prefix cache, each sequence's first time."""
         self._budget = budget
+        self._pace = pace
         self._max_waiting = max_waiting
         self._free_rows = list(range(len(self.tables) - 1, -1, -1))
         self._waiting: list[Sequence] = []
@@ -85,6 +99,12 @@ class Scheduler:
             if total >= self._budget:
                 return self._budget
         return total
+
+    @property
+    def context(self) -> int:
+        """Tokens that running sequences have, computed or not."""
+        rows = self._decoding
+        return sum(len(sequence.ids) for sequence in self._running) if rows is None else rows.context
 
     @property
     def oldest_waiting(self) -> float | None:
@@ -210,7 +230,9 @@ class Scheduler:
             for sequence in running
         )
         candidates, hits = self._candidates()
-        view = SchedulerView(rows, candidates, available, self.pool.blocks, size, self._budget, len(self.tables))
+        budget = self._pace.budget(rows, candidates, self._budget)
+        places = self._pace.places(rows, candidates, len(self.tables))
+        view = SchedulerView(rows, candidates, available, self.pool.blocks, size, budget, places)
         return schedule(view), hits
 
     def _candidates(self) -> tuple[tuple[Waiting, ...], dict[int, Hit]]:

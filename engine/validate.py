@@ -31,6 +31,9 @@ def find_config_fault(config: EngineConfig) -> str | None:
                 return f"lane {lane.name!r}: {field} is {getattr(lane, field)}, must be 1 or more"
         if not 0 < lane.weight < math.inf:
             return f"lane {lane.name!r}: weight is {lane.weight}, must be positive and finite"
+        for field in ("itl_target", "max_latency"):
+            if not 0 <= getattr(lane, field) < math.inf:
+                return f"lane {lane.name!r}: {field} is {getattr(lane, field)}, must be 0 or more and finite"
     if not 0 < config.client_timeout < math.inf:
         return f"client_timeout is {config.client_timeout}, must be positive and finite"
     return None

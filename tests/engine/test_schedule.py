@@ -151,7 +151,7 @@ def views(draw: st.DrawFn) -> SchedulerView:
         wanted = draw(st.integers(1, 40))
         cached = draw(st.integers(0, (wanted - 1) // SIZE)) * SIZE
         waiting.append(Waiting(id, priority, wanted, cached, draw(st.integers(0, min(cached // SIZE, available)))))
-    budget = draw(st.integers(max_running, 24))
+    budget = draw(st.integers(max(1, count), 24))
     return SchedulerView(tuple(running), tuple(waiting), available, available + used, SIZE, budget, max_running)
 
 

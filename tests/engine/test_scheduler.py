@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 
 from tiergate.engine import SamplingParams
 from tiergate.engine.block_pool import BlockPool, Chain, PrefixRoot, keyed_digest
+from tiergate.engine.latency import LatencyModel
+from tiergate.engine.pace import Pace
 from tiergate.engine.scheduler import Scheduler
 from tiergate.engine.sequence import Sequence
 
@@ -17,7 +19,8 @@ SIZE = 2
 
 def make_scheduler(blocks: int, *, budget: int = 8, places: int = 4) -> Scheduler:
     pool = BlockPool(blocks, SIZE, digest=keyed_digest(b"k"))
-    return Scheduler(pool, budget=budget, max_running=places, max_waiting=100, max_blocks=blocks)
+    pace = Pace(LatencyModel(1), itl_target=0.01)
+    return Scheduler(pool, budget=budget, max_running=places, max_waiting=100, max_blocks=blocks, pace=pace)
 
 
 def make_sequence(order: int, tokens: list[int], *, answer: int = 1, priority: int = 0) -> Sequence:
