@@ -12,12 +12,12 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: help install serve test bench lint format map clean
+.PHONY: help install serve test bench bench-peers lint format map clean
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
 
 help:  ## Show this list.
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 install: $(VENV)/.lint  ## Make .venv with everything in it (PYTHON=, TORCH=, TORCH_INDEX=).
 
@@ -29,6 +29,10 @@ test: $(VENV)/.test  ## Run all tests, or those named in ARGS=.
 
 bench: $(VENV)/.test  ## Measure engine and gateway, and print tables.
 	$(BIN)/python -P tests/bench/run.py $(ARGS)
+
+bench-peers: $(VENV)/.test  ## Install other engines under build/peers, and measure ours beside them.
+	$(BIN)/python -P tests/bench/peers/install.py --torch-index "$(TORCH_INDEX)"
+	$(BIN)/python -P tests/bench/peers/run.py $(ARGS)
 
 lint: $(VENV)/.lint  ## Check style and types: ruff, mypy, pyright.
 	$(BIN)/ruff check
