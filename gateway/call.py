@@ -17,8 +17,6 @@ class Call:
     stream: bool = False
     usage_chunk: bool = False
     """A stream ends with one more event that holds the usage."""
-    unsaid: frozenset[str] = frozenset()
-    """Of `temperature` and `top_p`, those that the client left to the tier."""
     show_reasoning: bool = True
     """False hides thinking from the answer; it is generated and charged all the same."""
     parallel_calls: bool = True

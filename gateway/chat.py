@@ -111,7 +111,7 @@ class ChatEndpoint:
         grant = await service.ledger.reserve(tenant, plan.ask)
         outcome: Outcome = "failed"
         try:
-            plan = await within(plan, grant.limits)
+            plan = await within(plan, call.request, grant.limits)
             record.thinking = grant.limits.hard if plan.thinks else 0
             await self._answer(call, plan, grant, client, reply, record)
             outcome = "ok"
@@ -137,7 +137,7 @@ class ChatEndpoint:
         service = self._service
         server = service.settings.server
         relay = Relay(
-            [run_cascade(plan.rungs, one, plan.prompt, grant.limits) for one in _choices(call, plan.request)],
+            [run_cascade(plan.rungs, one, plan.prompt, grant.limits) for one in _choices(call)],
             room=server.stream_buffer * call.choices,
             idle=server.keep_alive if call.stream else None,
         )
@@ -259,7 +259,8 @@ def _note(record: Record, batch: Batch, reply: Reply) -> None:
             record.first = reply.seconds
 
 
-def _choices(call: Call, request: ChatRequest) -> list[ChatRequest]:
+def _choices(call: Call) -> list[ChatRequest]:
+    request = call.request
     if call.choices == 1:
         return [request]
     sampling = request.sampling

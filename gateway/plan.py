@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from tiergate.budget import Ask, Limits, Tenant
-from tiergate.tiers import BadField, ChatRequest, ContextTooLong, Prompt, Rung, Tier, TierSpec, TierUnavailable
+from tiergate.tiers import BadField, ChatRequest, ContextTooLong, Prompt, Rung, Tier, TierUnavailable
 
 from .call import Call
 from .route import Route
@@ -15,8 +15,6 @@ from .route import Route
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     rungs: tuple[Rung, ...]
-    request: ChatRequest
-    """The call's request, with what the client left open filled in for the first rung."""
     prompt: Prompt
     """The request as the first rung will run it."""
     ask: Ask
@@ -46,28 +44,21 @@ async def make_plan(call: Call, route: Route, tiers: Mapping[str, Tier], tenant:
             if not others:
                 raise
             prompt, rungs = None, tuple(others)
-    request = _filled(call, rungs[0].tier.spec)
-    return Plan(rungs=rungs, request=request, prompt=prompt, ask=_ask(call, prompt, rungs))
+    return Plan(rungs=rungs, prompt=prompt, ask=_ask(call, prompt, rungs))
 
 
-async def within(plan: Plan, limits: Limits) -> Plan:
-    """The plan as the grant allows it: where it grants no thinking, no thought is opened. Raises as `prepare` does."""
+async def within(plan: Plan, request: ChatRequest, limits: Limits) -> Plan:
+    """The plan of a request as its grant allows it: where that grants no thinking, no thought is opened.
+
+    Raises as `prepare` does.
+    """
     if limits.hard != 0 or not plan.thinks:
         return plan
     rungs = tuple(Rung(rung.tier) for rung in plan.rungs)
     prompt = plan.prompt
     if prompt.opens_thinking:
-        prompt = await rungs[0].tier.prepare(plan.request, thinking=False)
+        prompt = await rungs[0].tier.prepare(request, thinking=False)
     return replace(plan, rungs=rungs, prompt=prompt)
-
-
-def _filled(call: Call, spec: TierSpec) -> ChatRequest:
-    request, sampling = call.request, call.request.sampling
-    temperature = spec.temperature if "temperature" in call.unsaid else sampling.temperature
-    top_p = spec.top_p if "top_p" in call.unsaid else sampling.top_p
-    if (temperature, top_p) == (sampling.temperature, sampling.top_p):
-        return request
-    return replace(request, sampling=replace(sampling, temperature=temperature, top_p=top_p))
 
 
 def _ask(call: Call, prompt: Prompt, rungs: tuple[Rung, ...]) -> Ask:

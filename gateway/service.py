@@ -50,19 +50,26 @@ class Service:
     running: set[Relay] = field(default_factory=set)
     """Answers being generated, each put in and taken out by the task that serves it."""
 
-    _order: tuple[tuple[Tier, frozenset[str], bool], ...] = field(init=False)
-    """Each tier with its names and whether it is on the ladder, in the router's order; all that never changes."""
+    _order: tuple[tuple[Tier, View, View], ...] = field(init=False)
+    """Each tier as the router sees it while it is ready, and while it is not; in the router's order."""
 
     def __post_init__(self) -> None:
         self.lanes = Lanes(self.tiers.stats)
         self.reading = Readers(self.settings.server.body_wait)
         ladder, tiers = self.settings.ladder, self.tiers.tiers
         order = (*ladder, *(name for name in tiers if name not in ladder))
-        self._order = tuple((tiers[name], names_of(tiers[name]), name in ladder) for name in order)
+        self._order = tuple(
+            (
+                tiers[name],
+                View(name, names_of(tiers[name]), True, name in ladder),
+                View(name, names_of(tiers[name]), False, name in ladder),
+            )
+            for name in order
+        )
 
     def views(self) -> list[View]:
         """The tiers as the router sees them now: those of the ladder first, in its order, then the others."""
-        return [View(tier.name, names, tier.health().ready, on_ladder) for tier, names, on_ladder in self._order]
+        return [ready if tier.health().ready else away for tier, ready, away in self._order]
 
     def drain(self) -> None:
         """Take nothing new, nor what has not come in yet."""

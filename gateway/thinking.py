@@ -14,13 +14,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, Final, cast
 
 from tiergate.tiers import EFFORTS, Effort
 
 from . import fields
 from .errors import BadRequest
-from .lookalikes import unknown
+from .lookalikes import FIELDS, unknown
 
 MOST = 1 << 31
 OPEN_ENDED: Effort = "medium"
@@ -36,8 +36,13 @@ class Wish:
     soft: bool = False
 
 
+SILENT: Final = Wish()
+
+
 def read_thinking(body: Mapping[str, Any]) -> Wish:
     """Raises `BadRequest` for values out of range and for budgets that contradict each other."""
+    if body.keys().isdisjoint(FIELDS):
+        return SILENT
     effort = cast(Effort | None, fields.choice(body, "reasoning_effort", EFFORTS))
     tokens = fields.integer(body, "thinking_budget", low=0, high=MOST)
     mode = fields.choice(body, "thinking_mode", ("hard", "soft"))

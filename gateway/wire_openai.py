@@ -43,8 +43,6 @@ SAMPLING_FIELDS = (
     "temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty",
     "logit_bias", "seed", "min_tokens", "ignore_eos", "stop_token_ids", "logprobs", "top_logprobs",
 )  # fmt: skip
-LEFT_TO_TIERS = ("temperature", "top_p")
-"""Sampling that the tier decides on when the client says nothing."""
 WITHOUT_EFFECT = (
     "store", "metadata", "user", "safety_identifier", "service_tier", "prompt_cache_key", "prompt_cache_retention",
     "verbosity", "prediction",
@@ -79,9 +77,10 @@ def parse_chat(body: Mapping[str, Any], tenant: Tenant, *, most_choices: int) ->
     model = fields.string(body, "model")
     if not model:
         raise fields.missing("model")
-    for name, why in REFUSED.items():
-        if body.get(name) is not None:
-            raise fields.unsupported(name, why)
+    if not body.keys().isdisjoint(REFUSED):
+        for name, why in REFUSED.items():
+            if body.get(name) is not None:
+                raise fields.unsupported(name, why)
     refuse_lookalikes(body, SHAPE)
     stream = fields.boolean(body, "stream") or False
     wish = read_thinking(body)
@@ -112,7 +111,6 @@ def parse_chat(body: Mapping[str, Any], tenant: Tenant, *, most_choices: int) ->
         choices=fields.integer(body, "n", low=1, high=most_choices) or 1,
         stream=stream,
         usage_chunk=_usage_chunk(body, stream),
-        unsaid=frozenset([name for name in LEFT_TO_TIERS if body.get(name) is None]),
         show_reasoning=shown is not False,
         parallel_calls=parallel is not False,
     )
@@ -122,8 +120,8 @@ def _sampling(body: Mapping[str, Any]) -> Sampling:
     if body.keys().isdisjoint(SAMPLING_FIELDS):
         return PLAIN
     return Sampling(
-        temperature=_or(fields.number(body, "temperature", low=0, high=2), 1.0),
-        top_p=_or(fields.number(body, "top_p", above=0, high=1), 1.0),
+        temperature=fields.number(body, "temperature", low=0, high=2),
+        top_p=fields.number(body, "top_p", above=0, high=1),
         top_k=_or(fields.integer(body, "top_k", low=0, high=MOST_TOKENS), 0),
         min_p=_or(fields.number(body, "min_p", low=0, high=1), 0.0),
         presence_penalty=_or(fields.number(body, "presence_penalty", low=-2, high=2), 0.0),

@@ -49,8 +49,9 @@ class Message:
 class Sampling:
     """How tokens are drawn; ranges were checked by the dialect. See `tiergate.engine.SamplingParams`."""
 
-    temperature: float = 1.0
-    top_p: float = 1.0
+    temperature: float | None = None
+    """None leaves it to the tier, as it does for `top_p`."""
+    top_p: float | None = None
     top_k: int = 0
     min_p: float = 0.0
     presence_penalty: float = 0.0

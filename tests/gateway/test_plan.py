@@ -72,19 +72,6 @@ async def test_a_mistake_in_the_request_is_no_reason_to_climb() -> None:
         await plan(replace(REQUEST, sampling=replace(REQUEST.sampling, logit_bias={999: 1.0})))
 
 
-@pytest.mark.parametrize(
-    ("unsaid", "temperature", "top_p"),
-    [((), 1.0, 1.0), (("temperature",), 0.2, 1.0), (("temperature", "top_p"), 0.2, 0.9)],
-)
-async def test_the_tier_fills_in_what_the_client_leaves_open(
-    unsaid: tuple[str, ...], temperature: float, top_p: float
-) -> None:
-    tier = FakeTier("fast", spec=TierSpec(model="x", temperature=0.2, top_p=0.9))
-    call = Call(request=REQUEST, unsaid=frozenset(unsaid))
-    made = await make_plan(call, Route(("fast",), "why", "simple", 0.2), {"fast": tier}, Tenant(id="t"))
-    assert (made.request.sampling.temperature, made.request.sampling.top_p) == (temperature, top_p)
-
-
 def test_efforts_are_the_tier_s_own() -> None:
     deep = FakeTier("deep", spec=replace(THINKER, thinking=ThinkingSpec(efforts={"low": 7})), thinks=True)
     assert wanted(replace(REQUEST, effort="low"), deep) == 7
@@ -138,8 +125,8 @@ async def test_closing_counts_for_the_tier_that_thinks() -> None:
 async def test_where_no_thinking_is_granted_no_thought_is_opened() -> None:
     made = await plan(REQUEST, "deep")
     assert made.prompt.opens_thinking
-    assert await within(made, limits(5)) is made
-    bare = await within(made, limits(0))
+    assert await within(made, REQUEST, limits(5)) is made
+    bare = await within(made, REQUEST, limits(0))
     assert not bare.thinks
     assert not bare.prompt.opens_thinking
     assert made.thinks

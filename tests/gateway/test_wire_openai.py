@@ -115,12 +115,13 @@ def test_every_field() -> None:
 
 
 def test_what_is_left_to_the_tier() -> None:
-    def unsaid(**fields: Any) -> frozenset[str]:
-        return parse_chat(ask(**fields), tenant=TENANT, most_choices=16).unsaid
+    def said(**fields: Any) -> tuple[float | None, float | None]:
+        sampling = parse_chat(ask(**fields), tenant=TENANT, most_choices=16).request.sampling
+        return sampling.temperature, sampling.top_p
 
-    assert unsaid() == unsaid(temperature=None) == {"temperature", "top_p"}
-    assert unsaid(temperature=1) == {"top_p"}
-    assert unsaid(temperature=1, top_p=1) == frozenset()
+    assert said() == said(temperature=None) == (None, None)
+    assert said(temperature=1) == (1.0, None)
+    assert said(temperature=1, top_p=1) == (1.0, 1.0)
 
 
 def test_null_is_absent() -> None:
@@ -465,7 +466,8 @@ def test_what_is_taken_here_the_engine_takes_as_well(numbers: dict[str, Any], bi
     except BadRequest as error:
         assert error.param in {*numbers, "logit_bias.7"}  # noqa: PT017
         return
-    fields = {name: getattr(sampling, name) for name in SamplingParams.__struct_fields__ if hasattr(sampling, name)}
+    found = {name: getattr(sampling, name, None) for name in SamplingParams.__struct_fields__}
+    fields = {name: value for name, value in found.items() if value is not None}
     command = Generate(id="1", lane="fast", token_ids=[1], sampling=SamplingParams(max_tokens=1, **fields))
     assert find_fault(command, LANE) is None
 

@@ -164,6 +164,17 @@ async def test_the_request_that_the_engine_sees(setup: Setup) -> None:
     )
 
 
+@pytest.mark.parametrize(("said", "sent"), [({}, (0.2, 0.9)), ({"temperature": 0.0, "top_p": 1.0}, (0.0, 1.0))])
+async def test_the_tier_decides_what_the_client_leaves_open(
+    setup: Setup, said: dict[str, float], sent: tuple[float, float]
+) -> None:
+    setup.specs["fast"] = TierSpec(model="m", temperature=0.2, top_p=0.9)
+    async with setup.open() as tiers:
+        await drain(await answer(tiers.tiers["fast"], asked(sampling=Sampling(**said))))
+    sampling = setup.launch.engines[0].requests[0].sampling
+    assert (sampling.temperature, sampling.top_p) == sent
+
+
 async def test_lanes_of_one_engine(setup: Setup) -> None:
     async with setup.open() as tiers:
         await answer(tiers.tiers["fast"])

@@ -127,8 +127,8 @@ class LocalTier:
             token_ids=list(prompt.ids),
             sampling=SamplingParams(
                 max_tokens=min(limits.max_tokens, prompt.room),
-                temperature=sampling.temperature,
-                top_p=sampling.top_p,
+                temperature=self.spec.temperature if sampling.temperature is None else sampling.temperature,
+                top_p=self.spec.top_p if sampling.top_p is None else sampling.top_p,
                 top_k=sampling.top_k,
                 min_p=sampling.min_p,
                 presence_penalty=sampling.presence_penalty,
