@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 from typing import Any
 
 from ..errors import ModelError
+from ..quant.scheme import plain_shapes, read_scheme
 from .expected import check_tensors, read_spec
 from .safetensors_file import read_header
 
@@ -40,8 +42,9 @@ def inspect_model(folder: Path) -> ModelSummary:
     files = _weight_files(folder)
     tensors = {name: info for file in files for name, info in read_header(folder / file).items()}
     try:
-        spec = read_spec(config, tensors)
-        check_tensors(config, spec, {name: info.shape for name, info in tensors.items()})
+        shapes = plain_shapes(read_scheme(config), {name: info.shape for name, info in tensors.items()})
+        spec = read_spec(config, shapes)
+        check_tensors(config, spec, shapes)
     except ModelError as error:
         raise ModelError(f"{folder}: {error}") from error
     by_dtype: dict[str, int] = {}
@@ -50,7 +53,7 @@ def inspect_model(folder: Path) -> ModelSummary:
     return ModelSummary(
         architecture=spec.architecture,
         files=files,
-        parameters=sum(by_dtype.values()),
+        parameters=sum(map(prod, shapes.values())),
         weight_bytes=sum(info.stop - info.start for info in tensors.values()),
         dtype=max(by_dtype, key=lambda dtype: by_dtype[dtype]),
         vocab=spec.vocab,

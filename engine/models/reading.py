@@ -25,7 +25,6 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "n_shared_experts": (0,),
     "no_rope_layers": ([],),
     "num_shared_experts": (0,),
-    "quantization_config": ({},),
     "residual_multiplier": (1, 1.0),
     "rope_interleaved": (False,),
     "shared_expert_intermediate_size": (0,),

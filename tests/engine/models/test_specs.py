@@ -51,7 +51,6 @@ def test_weights_cover_the_models_own_parameters(arch: str) -> None:
     [
         ("hidden_act", "gelu"),
         ("partial_rotary_factor", 0.5),
-        ("quantization_config", {"quant_method": "awq"}),
         ("final_logit_softcapping", 30.0),
         ("rope_interleaved", True),
         ("n_shared_experts", 1),
