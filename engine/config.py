@@ -44,6 +44,9 @@ class LaneConfig:
     weight: float = 1.0
     """Share of the machine relative to the other lanes, when they compete."""
     prefix_cache: bool = True
+    drafting: bool = True
+    """Whether tokens may be guessed from a sequence's own text and verified several at a time, where the runner draws
+    tokens itself. It changes no answer, and is done only while it is expected to pay."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

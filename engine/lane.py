@@ -13,6 +13,7 @@ from .batch import Runner, StepRunner
 from .block_pool import BlockPool, Chain, Digest, PrefixRoot
 from .config import LaneConfig
 from .decode_rows import DecodeRows
+from .drafting import Drafting
 from .edits import Edits
 from .last_words import failed, finished
 from .latency import LatencyModel, Shape
@@ -23,6 +24,7 @@ from .pace import Pace
 from .sampler import Choice
 from .scheduler import Scheduler, Work, shape_of
 from .sequence import Sequence
+from .speculate import accept
 from .step_buffers import NUMERIC
 from .step_times import StepTimes
 from .torch_step import TorchStep
@@ -66,6 +68,8 @@ class Lane:
         """Of schedulers thrown away."""
         self._busy_seconds = 0.0
         self._times = StepTimes(LatencyModel(facts.kv_bytes_per_token), clock)
+        # Only a native step computes a row to the same bits whatever is beside it, so that drafts change no answer.
+        self._drafting = Drafting() if config.drafting and isinstance(runner, StepRunner) else None
         self._start_afresh()
 
     @property
@@ -137,7 +141,8 @@ class Lane:
         self._announce(outbox)
         self._steps += 1
         try:
-            if not self._carry_on(outbox, wake):
+            most = min(1 if wake is None else self._most_tokens(), self._draft())
+            if most == 0 or not self._carry_on(outbox, most, wake):
                 self._step(outbox)
         except Exception:
             # Not the model's doing (`_choose` answers for that) but ours: the books cannot be trusted any more.
@@ -166,6 +171,8 @@ class Lane:
             calls=self._times.calls,
             runner_seconds=self._times.seconds,
             predicted_seconds=self._times.predicted,
+            drafted_tokens=0 if self._drafting is None else self._drafting.drafted,
+            accepted_tokens=0 if self._drafting is None else self._drafting.right,
         )
 
     def check(self) -> None:
@@ -180,12 +187,29 @@ class Lane:
             log.exception("lane %s: the block pool's books are wrong, starting new ones", self.config.name)
             self._reset(outbox)
 
-    def _carry_on(self, outbox: Outbox, wake: int | None) -> bool:
-        """The usual case: everyone decodes, and nothing has to be planned. False, with nothing done, when it is not."""
+    def _draft(self) -> int:
+        """Give drafts to those who decode: then 0, else how many tokens they may draw before it is tried again."""
+        model = self._times.model
+        if self._drafting is None or not model.known:
+            return MAX_REPEAT
+        sequences = self._scheduler.decoders()
+        if not sequences:
+            return MAX_REPEAT
+        context = self._scheduler.context
+        calm = self._drafting.propose(sequences, lambda rows: model.predict(Shape(rows, context)))
+        if calm == 0:
+            self._scheduler.break_off()
+        return calm
+
+    def _carry_on(self, outbox: Outbox, most: int, wake: int | None) -> bool:
+        """The usual case: everyone decodes, and nothing has to be planned. False, with nothing done, when it is not.
+
+        Up to `most` tokens of each sequence are drawn.
+        """
         native = self._native
         if native is None:
             return False
-        plan = self._scheduler.carry_on(1 if wake is None else self._most_tokens())
+        plan = self._scheduler.carry_on(most)
         if plan is None:
             return False
         rows, count = plan
@@ -298,13 +322,15 @@ class Lane:
         sequence.drafts = ()
         known = len(sequence.ids)
         taken = 0
-        for choice, draft in zip(chosen, (*drafts, None), strict=False):
+        for choice in chosen[: accept(drafts, [choice.token for choice in chosen])]:
             if choice.token is None:
                 break
             sequence.take(choice.token, choice.logprob, forced=choice.forced)
             taken += 1
-            if choice.token != draft or sequence.finish is not None:
+            if sequence.finish is not None:
                 break
+        if self._drafting is not None and len(chosen) > 1:
+            self._drafting.learn(sequence, len(chosen) - 1, max(0, taken - 1))
         if not taken:
             self._scheduler.distrust(sequence)
             self._fail(sequence, "numeric", NOT_NUMBERS, outbox)
@@ -336,6 +362,8 @@ class Lane:
 
     def _forget(self, sequence: Sequence) -> None:
         self._scheduler.remove(sequence)
+        if self._drafting is not None:
+            self._drafting.forget(sequence)
         sequence.status = "done"
         if sequence in self._ready:
             self._ready.remove(sequence)

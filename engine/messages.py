@@ -209,6 +209,10 @@ class LaneStats(msgspec.Struct, frozen=True, kw_only=True):
     """Of the busy ones, those spent in the runner; what is left is the engine's own work."""
     predicted_seconds: float = 0.0
     """What the step-time model had predicted for those."""
+    drafted_tokens: int = 0
+    """Guessed and verified."""
+    accepted_tokens: int = 0
+    """Of these, the ones that were right."""
 
 
 class Stats(msgspec.Struct, frozen=True, tag="stats", kw_only=True):

@@ -52,7 +52,7 @@ class Step:
 
 
 class Scheduler:
-    """State changes only by `add`, `remove`, `begin`, `carry_on` and `advance`."""
+    """State changes only by `add`, `remove`, `begin`, `carry_on`, `break_off` and `advance`."""
 
     def __init__(
         self, pool: BlockPool, *, budget: int, max_running: int, max_waiting: int, max_blocks: int, pace: Pace
@@ -173,6 +173,15 @@ class Scheduler:
                 self._grant(rows.sequences[index], blocks)
             rows.granted(grants)
         return rows, count
+
+    def decoders(self) -> Rows[Sequence]:
+        """Everyone who runs, where all there is to do is a token for each; nobody where there is anything else."""
+        rows = self._decoding
+        if not self._door_is_shut():
+            return ()
+        if rows is not None:
+            return rows.sequences
+        return () if any(s.wanted - s.computed != 1 for s in self._running) else tuple(self._running)
 
     def decodes(self, rows: DecodeRows) -> bool:
         """Whether what `carry_on` gave is still what there is to do."""
