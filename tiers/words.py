@@ -99,12 +99,14 @@ def _tokens(tokenizer: Tokenizer, cut: Callable[[str], list[str]]) -> dict[str, 
     """The ASCII words that are one token, by the tokenizer's own word."""
     alphabet = byte_alphabet()
     added = {token.content for token in tokenizer.get_added_tokens_decoder().values()}
-    words = []
+    found = {}
     for token in tokenizer.get_vocab().keys() - added:
         if (word := _spelt(token, alphabet)) and cut(word) == [word]:
-            words.append(word)
-    encodings = tokenizer.encode_batch_fast(words, add_special_tokens=False)
-    return {word: ids[0] for word, one in zip(words, encodings, strict=True) if len(ids := one.ids) == 1}
+            # One by one: a batch of them all would take a lot of memory, and threads.
+            ids = tokenizer.encode(word, add_special_tokens=False).ids
+            if len(ids) == 1:
+                found[word] = ids[0]
+    return found
 
 
 def _spelt(token: str, alphabet: dict[str, int]) -> str:
