@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .sampler import bans_of, edits_of
+from .sampler import bans_of, edits_of, nudge_of
 from .sequence import Sequence
-from .step_buffers import SAMPLING, Records
+from .step_buffers import SAMPLING, Int32s, Records
 
 _MOST = (1 << 31) - 1
 _SEEDS = (1 << 64) - 1
@@ -21,8 +21,9 @@ class DrawRows:
     def __init__(self, rows: int) -> None:
         self.records: Records = np.zeros(rows, SAMPLING)
         """`SAMPLING` [rows]; `position` is left to whoever makes a step of them."""
-        self._kept: list[tuple[npt.NDArray[Any], ...]] = [()] * rows
-        """The arrays that the records point to."""
+        self._bans: list[Int32s] = [np.empty(0, np.int32)] * rows
+        self._nudged: list[tuple[npt.NDArray[Any], ...]] = [()] * rows
+        """What records point to that no sequence keeps."""
 
     def update(self, sequence: Sequence) -> None:
         """Write down what a running sequence draws with. Begins the cut of a thought that has reached its limit."""
@@ -30,15 +31,10 @@ class DrawRows:
             return
         params = sequence.sampling
         forced = None if params.logprobs is None else sequence.next_forced()
-        edits, bans = edits_of(sequence), bans_of(sequence)
-        kept: list[npt.NDArray[Any]] = []
-        addresses = [0, 0, 0]
-        if edits is not None:
-            ids, scales, adds = edits
-            kept = [ids.astype(np.int32), np.ascontiguousarray(scales), np.ascontiguousarray(adds)]
-            addresses = [array.ctypes.data for array in kept]
+        count, ids, scales, adds = self._edits(sequence)
+        bans = bans_of(sequence)
         if bans:
-            kept.append(np.array(bans, np.int32))
+            self._bans[sequence.row] = np.array(bans, np.int32)
         self.records[sequence.row] = (
             min(params.temperature, 1e6),
             params.top_p,
@@ -46,12 +42,27 @@ class DrawRows:
             min(params.top_k, _MOST),
             sequence.seed & _SEEDS,
             0,
-            0 if edits is None else len(kept[0]),
+            count,
             len(bans),
-            *addresses,
-            kept[-1].ctypes.data if bans else 0,
+            ids,
+            scales,
+            adds,
+            self._bans[sequence.row].ctypes.data if bans else 0,
             -1 if params.logprobs is None else params.logprobs,
             -1 if forced is None else forced,
         )
-        self._kept[sequence.row] = tuple(kept)
         sequence.stale = False
+
+    def _edits(self, sequence: Sequence) -> tuple[int, int, int, int]:
+        """How many logits change, and the addresses of ids, scales and adds."""
+        edits = sequence.edits
+        if nudge_of(sequence) is None:
+            if edits is None:
+                return 0, 0, 0, 0
+            ids, scales, adds = edits.addresses
+            return len(edits), ids, scales, adds
+        changed = edits_of(sequence)
+        assert changed is not None
+        kept = self._nudged[sequence.row] = tuple(np.ascontiguousarray(array) for array in changed)
+        ids, scales, adds = (array.ctypes.data for array in kept)
+        return len(kept[0]), ids, scales, adds

@@ -44,18 +44,26 @@ def choose(logits: torch.Tensor, rows: Rows[Row]) -> list[Choice]:
 
 def edits_of(sequence: Sequence) -> tuple[Ids, Floats, Floats] | None:
     """Ids, scales and adds of the logits that change for its next token, None when none does; see `SampleRows`."""
-    edits, nudge = sequence.edits, _nudge(sequence)
+    edits, nudge = sequence.edits, nudge_of(sequence)
     if nudge is None:
         return None if edits is None else (edits.ids, edits.scales, edits.adds)
     token, bias = nudge
     if edits is None:
-        return np.array([token], np.int64), np.ones(1, np.float32), np.array([bias], np.float32)
-    ids, scales, adds = edits.ids, edits.scales, edits.adds
+        return np.array([token], np.int32), np.ones(1, np.float32), np.array([bias], np.float32)
+    ids, scales, adds = edits.ids, edits.scales, edits.adds.copy()
     known = np.flatnonzero(ids == token)
     if len(known):
         adds[known] += np.float32(bias)
         return ids, scales, adds
-    return np.append(ids, token), np.append(scales, np.float32(1)), np.append(adds, np.float32(bias))
+    return np.append(ids, np.int32(token)), np.append(scales, np.float32(1)), np.append(adds, np.float32(bias))
+
+
+def nudge_of(sequence: Sequence) -> tuple[int, float] | None:
+    """Token and bias by which thinking is drawn to its end, if it is."""
+    state = sequence.think
+    if state is None or sequence.rules is None:
+        return None
+    return thinking.soft_bias(sequence.rules, state)
 
 
 def bans_of(sequence: Sequence) -> tuple[int, ...]:
@@ -100,15 +108,8 @@ def _sample_rows(rows: Rows[Row]) -> SampleRows | None:
         seeds=tuple(row.sequence.seed for row in rows),
         positions=tuple(len(row.sequence.ids) + row.ahead for row in rows),
         edit_starts=np.concatenate(([0], np.cumsum(counts))).astype(np.int64),
-        edit_ids=np.concatenate([ids for ids, _, _ in changes]) if changes else np.empty(0, np.int64),
+        edit_ids=np.concatenate([ids.astype(np.int64) for ids, _, _ in changes]) if changes else np.empty(0, np.int64),
         edit_scales=np.concatenate([scales for _, scales, _ in changes]) if changes else np.empty(0, np.float32),
         edit_adds=np.concatenate([adds for _, _, adds in changes]) if changes else np.empty(0, np.float32),
         bans=bans,
     )
-
-
-def _nudge(sequence: Sequence) -> tuple[int, float] | None:
-    state = sequence.think
-    if state is None or sequence.rules is None:
-        return None
-    return thinking.soft_bias(sequence.rules, state)
