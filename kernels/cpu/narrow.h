@@ -43,5 +43,20 @@ inline int32_t sum(I a) {
 #endif
 }
 
+// The largest lane, none of them negative, as the bits of a float.
+inline float largest_bits(I a) {
+#if TG_LEVEL >= 2
+  const int32_t bits = _mm512_reduce_max_epi32(a.v);
+#else
+  alignas(64) int32_t v[16];
+  store(v, a);
+  int32_t bits = 0;
+  for (int i = 0; i < 16; i++) bits = v[i] > bits ? v[i] : bits;
+#endif
+  float value;
+  memcpy(&value, &bits, sizeof value);
+  return value;
+}
+
 }  // namespace TG_NS
 }  // namespace tg

@@ -7,83 +7,90 @@ namespace tg {
 namespace TG_NS {
 namespace {
 
-// A row as it is asked for: `x`, or its RMS norm (Zhang and Sennrich 2019, arXiv 1910.07467) x / rms(x) * weight.
-struct Source {
-  const float* x;
-  const float* weight;  // or null: x itself
+// Calls step(values, i) for each sixteen of a row's values, i from `from` on; beyond its width they are zero.
+template <typename Step>
+inline void each(const float* x, int width, Step step) {
+  int i = 0;
+  for (; i + 16 <= width; i += 16) step(load(x + i), i);
+  if (i < width) step(load_first(x + i, width - i), i);
+}
+
+// The norm's weights, or ones where there is no norm: x is then multiplied by exactly 1.
+struct Weights {
+  const float* at;  // or null
   int width;
-  float inverse_rms;
 
-  F at(int i) const { return normed(load(x + i), weight ? load(weight + i) : zero()); }
-  F tail(int i) const {
-    return normed(load_first(x + i, width - i), weight ? load_first(weight + i, width - i) : zero());
+  F operator()(F x, int i) const {
+    if (!at) return x;
+    return x * (i + 16 <= width ? load(at + i) : load_first(at + i, width - i));
   }
-
- private:
-  F normed(F value, F scale) const { return weight ? value * splat(inverse_rms) * scale : value; }
 };
 
-// Calls step(values, i) for each sixteen inputs; beyond the width they are zero.
-template <typename Step>
-inline void each(const Source& source, Step step) {
-  int i = 0;
-  for (; i + 16 <= source.width; i += 16) step(source.at(i), i);
-  if (i < source.width) step(source.tail(i), i);
-}
+// 1 / rms(x) of Zhang and Sennrich 2019, arXiv 1910.07467.
+float inverse_rms(float squares, int width, float eps) { return 1.0f / sqrtf(squares / (float)width + eps); }
 
-float inverse_rms(const float* x, int width, float eps) {
-  F sums[4] = {zero(), zero(), zero(), zero()};
-  each({x, nullptr, width, 0}, [&](F v, int i) { sums[i / 16 % 4] = fma(v, v, sums[i / 16 % 4]); });
-  const float total = sum((sums[0] + sums[1]) + (sums[2] + sums[3]));
-  return 1.0f / sqrtf(total / (float)width + eps);
-}
-
-void to_bf16_row(const Source& source, uint16_t* out, int stride) {
-  int done = 0;
-  each(source, [&](F v, int i) {
-    store_halves(out + i, round_bf16(v));
-    done = i + 16;
-  });
+void to_bf16_row(const float* x, int width, const Weights& weights, float eps, uint16_t* out, int stride) {
+  F inverse = splat(1.0f);
+  if (weights.at) {
+    F squares[2] = {zero(), zero()};
+    each(x, width, [&](F v, int i) { squares[i / 16 % 2] = fma(v, v, squares[i / 16 % 2]); });
+    inverse = splat(inverse_rms(sum(squares[0] + squares[1]), width, eps));
+  }
+  each(x, width, [&](F v, int i) { store_halves(out + i, round_bf16(weights(v * inverse, i))); });
+  const int done = (width + 15) / 16 * 16;
   memset(out + done, 0, (size_t)(stride - done) * sizeof *out);
 }
 
-// Symmetric, to nearest, ties to even: value = round(x * 127 / largest). A row with a NaN or an infinity becomes zeros
-// with a NaN for its scale, so that everything made of it is NaN; one whose scale would be a denormal becomes zeros.
-void to_int8_row(const Source& source, int8_t* out, int stride, float* scale, int32_t* sums) {
-  F top = zero(), check = zero();
-  each(source, [&](F v, int) {
-    top = max(top, abs(v));
-    check = fma(v, zero(), check);
+// Symmetric, to nearest, ties to even: value = round(v * 127 / largest |v|), where v is the row times the weights; their
+// rms goes into the scale alone. A row with a NaN or an infinity becomes zeros with a NaN for its scale, so that
+// everything made of it is NaN; one whose scale would be a denormal becomes zeros.
+void to_int8_row(const float* x, int width, const Weights& weights, float eps, int8_t* out, int stride, float* scale,
+                 int32_t* sums) {
+  const I magnitude = splat(0x7fffffff);
+  F squares[2] = {zero(), zero()};
+  I top = splat(0);  // as bits, whose order is that of the numbers, with infinity and NaN above them
+  each(x, width, [&](F v, int i) {
+    squares[i / 16 % 2] = fma(v, v, squares[i / 16 % 2]);
+    top = max(top, as_int(weights(v, i)) & magnitude);
   });
-  const bool finite = sum(check) == 0.0f;
-  const float amax = finite ? largest(top) : 0.0f;
-  *scale = finite ? amax / 127.0f : NAN;
-  const F up = splat(finite && *scale > 0.0f ? 127.0f / amax : 0.0f);
-  int done = 0;
+  const float largest = largest_bits(top);
+  const float inverse = weights.at ? inverse_rms(sum(squares[0] + squares[1]), width, eps) : 1.0f;
+  const bool finite = isfinite(largest);
+  *scale = finite ? largest / 127.0f * inverse : NAN;
   memset(sums, 0, (size_t)(stride / 32) * sizeof *sums);
-  each(source, [&](F v, int i) {
-    // Not v * up where that is NaN times zero.
-    const I value = finite ? to_int(v * up) : splat(0);
+  const bool any = finite && *scale > 0.0f;
+  if (!any) {
+    memset(out, 0, (size_t)stride);
+    return;
+  }
+  const F up = splat(127.0f / largest);
+  int i = 0;
+  for (; i + 32 <= width; i += 32) {
+    const I low = to_int(weights(load(x + i), i) * up), high = to_int(weights(load(x + i + 16), i + 16) * up);
+    store_bytes(out + i, low);
+    store_bytes(out + i + 16, high);
+    sums[i / 32] = sum(low + high);
+  }
+  if (i < stride) memset(out + i, 0, (size_t)(stride - i));
+  for (; i < width; i += 16) {
+    const I value = to_int(weights(load_first(x + i, width - i), i) * up);
     store_bytes(out + i, value);
     sums[i / 32] += sum(value);
-    done = i + 16;
-  });
-  memset(out + done, 0, (size_t)(stride - done));
+  }
 }
 
 void prepare(const float* x, int64_t stride, const float* norm, float eps, const Activations& out, int32_t from,
              int32_t to) {
+  const Weights weights = {norm, out.k};
   for (int32_t row = from; row < to; row++) {
-    Source source{x + row * stride, norm, out.k, 0.0f};
-    if (norm) source.inverse_rms = inverse_rms(source.x, out.k, eps);
+    const float* source = x + row * stride;
     const int64_t at = (int64_t)row * out.stride;
-    if (out.format == TG_BF16) {
-      to_bf16_row(source, (uint16_t*)out.data + at, out.stride);
-    } else {
-      // The caller's buffers are his to fill; `Activations` is what their readers see.
-      to_int8_row(source, (int8_t*)out.data + at, out.stride, (float*)out.scale + row,
+    // The caller's buffers are his to fill; `Activations` is what their readers see.
+    if (out.format == TG_BF16)
+      to_bf16_row(source, out.k, weights, eps, (uint16_t*)out.data + at, out.stride);
+    else
+      to_int8_row(source, out.k, weights, eps, (int8_t*)out.data + at, out.stride, (float*)out.scale + row,
                   (int32_t*)out.sums + at / 32);
-    }
   }
 }
 

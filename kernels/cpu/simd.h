@@ -60,6 +60,7 @@ inline I load(const int8_t* p) { return {_mm512_cvtepi8_epi32(_mm_loadu_si128((c
 inline void store(int32_t* p, I a) { _mm512_storeu_si512(p, a.v); }
 inline I splat(int32_t x) { return {_mm512_set1_epi32(x)}; }
 inline I operator+(I a, I b) { return {_mm512_add_epi32(a.v, b.v)}; }
+inline I max(I a, I b) { return {_mm512_max_epi32(a.v, b.v)}; }
 inline I operator&(I a, I b) { return {_mm512_and_si512(a.v, b.v)}; }
 inline I operator^(I a, I b) { return {_mm512_xor_si512(a.v, b.v)}; }
 inline I operator*(I a, I b) { return {_mm512_mullo_epi32(a.v, b.v)}; }
@@ -128,6 +129,7 @@ inline I load(const int8_t* p) {
 inline void store(int32_t* p, I x) { _mm256_storeu_si256((__m256i*)p, x.a), _mm256_storeu_si256((__m256i*)(p + 8), x.b); }
 inline I splat(int32_t x) { return {_mm256_set1_epi32(x), _mm256_set1_epi32(x)}; }
 inline I operator+(I x, I y) { return {_mm256_add_epi32(x.a, y.a), _mm256_add_epi32(x.b, y.b)}; }
+inline I max(I x, I y) { return {_mm256_max_epi32(x.a, y.a), _mm256_max_epi32(x.b, y.b)}; }
 inline I operator&(I x, I y) { return {_mm256_and_si256(x.a, y.a), _mm256_and_si256(x.b, y.b)}; }
 inline I operator^(I x, I y) { return {_mm256_xor_si256(x.a, y.a), _mm256_xor_si256(x.b, y.b)}; }
 inline I operator*(I x, I y) { return {_mm256_mullo_epi32(x.a, y.a), _mm256_mullo_epi32(x.b, y.b)}; }
@@ -178,6 +180,7 @@ inline I load(const int8_t* p) { I r; TG_EACH(p[i]); }
 inline void store(int32_t* p, I a) { memcpy(p, a.v, 64); }
 inline I splat(int32_t x) { I r; TG_EACH(x); }
 inline I operator+(I a, I b) { I r; TG_EACH((int32_t)((uint32_t)a.v[i] + (uint32_t)b.v[i])); }
+inline I max(I a, I b) { I r; TG_EACH(a.v[i] > b.v[i] ? a.v[i] : b.v[i]); }
 inline I operator&(I a, I b) { I r; TG_EACH(a.v[i] & b.v[i]); }
 inline I operator^(I a, I b) { I r; TG_EACH(a.v[i] ^ b.v[i]); }
 inline I operator*(I a, I b) { I r; TG_EACH((int32_t)((uint32_t)a.v[i] * (uint32_t)b.v[i])); }
