@@ -217,7 +217,8 @@ def describe(error: BaseException) -> Problem:
         case BadRequest():
             code = error.code
         case ContextTooLong():
-            param = "messages"
+            fits = error.max_tokens is not None and error.prompt_tokens < error.context
+            param = "max_tokens" if fits else "messages"
         case UnknownKey() | MissingKey():
             headers = ((b"www-authenticate", b"Bearer"),)
         case BudgetExceeded(retry_after=None):

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 
-from .options import add_settings, explained, shown, variable
+from tiergate.budget import Keyring
+
+from .options import add_settings, explained, settings_of, shown, variable
 
 Subparsers = argparse._SubParsersAction  # the type that argparse gives no public name
 
@@ -16,6 +18,8 @@ def register(subparsers: Subparsers[argparse.ArgumentParser]) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    """Raises `ConfigError`, and `BadSetting` for keys that `serve` would not take."""
+    Keyring(settings_of(args).tenants)
     for one in explained(args):
         print(f"{one.path} = {shown(one.value)}")
         if one.doc:

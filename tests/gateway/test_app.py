@@ -74,7 +74,7 @@ async def test_the_budget_reaches_the_tier(house: Build) -> None:
         ({"temperature": 3}, 400, "decimal_above_max_value", "temperature"),
         ({"thinkng_budget": 3}, 400, "unknown_parameter", "thinkng_budget"),
         ({"logit_bias": {"500": 1}}, 400, "invalid_value", "logit_bias"),
-        ({"max_tokens": 1000}, 400, "context_length_exceeded", "messages"),
+        ({"max_tokens": 1000}, 400, "context_length_exceeded", "max_tokens"),
         ({"messages": [{"role": "user", "content": "word " * 2000}]}, 400, "context_length_exceeded", "messages"),
     ],
 )

@@ -69,6 +69,7 @@ def test_info(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     ("arguments", "words"),
     [
         (["config", "--set", "server.prot=1"], ("server.prot", "server.port")),
+        (["config", "--set", "tenants.a.keys=sha256:12"], ("tenants.a.keys[0]", "64 hex digits")),
         (["serve", "--port", "70000"], ("server.port", "65535")),
         (["serve", "--host", "0.0.0.0"], ("0.0.0.0", "no keys")),
         (["serve", "--config", "nowhere.toml"], ("nowhere.toml", "cannot be read")),
