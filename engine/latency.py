@@ -80,13 +80,18 @@ class LatencyModel:
         values = self._values
         return self._weights(shape.rows) + values[_CONTEXT] * shape.context + values[_PAIRS] * shape.pairs
 
-    def observe(self, shape: Shape, seconds: float) -> None:
-        """A step of this shape took so long."""
+    @property
+    def settled(self) -> bool:
+        """Whether a few observations were made, so that the next need not be learnt from at once."""
+        return self._count >= _FEW
+
+    def observe(self, shape: Shape, seconds: float, steps: int = 1) -> None:
+        """So many steps of about this shape took so long each, on average."""
         seconds = max(seconds, _LEAST)
-        if not self._count:
-            self._update(shape, seconds, math.inf)
-        self._update(shape, seconds, _MOST if self._count >= _FEW else math.inf)
-        self._spread += self._growth
+        if not self._count:  # twice, for shares are only right once the scale is
+            self._update(shape, seconds, 1, math.inf)
+        self._update(shape, seconds, steps, _MOST if self.settled else math.inf)
+        self._spread += self._growth * steps
         self._count += 1
 
     def most_steps(self, shape: Shape, limit: float) -> int:
@@ -117,7 +122,7 @@ class LatencyModel:
         at, over = _place(rows)
         return values[at] if not over else values[at] + (values[at + 1] - values[at]) * over
 
-    def _update(self, shape: Shape, seconds: float, most: float) -> None:
+    def _update(self, shape: Shape, seconds: float, steps: int, most: float) -> None:
         expected = self.predict(shape)
         error = min(most, max(-most, math.log(seconds / expected)))
         shares = np.zeros(_SIZE)
@@ -131,7 +136,7 @@ class LatencyModel:
         else:
             shares[at] = self._weights(shape.rows) / expected
         known = self._spread @ shares
-        variance = float(known @ shares) + _NOISE * _NOISE
+        variance = float(known @ shares) + _NOISE * _NOISE / steps
         self._logs += known * (error / variance)
         self._spread -= np.outer(known, known / variance)
         self._values = np.exp(self._logs).tolist()

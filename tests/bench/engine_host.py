@@ -11,10 +11,12 @@ import os
 import statistics
 import tempfile
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 import zmq
 from rich.console import Console
 from rich.table import Table
@@ -37,15 +39,21 @@ BATCHES, STEPS = 30, 40
 
 @dataclass(slots=True)
 class NullStep:
-    """Draws token 1 for every row, at once."""
+    """Draws some tokens or other, at once."""
 
     buffers: StepBuffers
+    noise: npt.NDArray[np.int32] = field(
+        default_factory=lambda: np.random.default_rng(0).integers(10, VOCAB, 1 << 16).astype(np.int32)
+    )
+    at: int = 0
     seconds: float = 0.0
     """Thread CPU time spent in here, which is not the host's."""
 
     def __call__(self, *, tokens: int, sequences: int, rows: int, repeat: int, wake: int) -> int:
         began = time.thread_time()
-        self.buffers.chosen["token"][: repeat * rows] = 1
+        count = repeat * rows
+        self.at = (self.at + count) % (len(self.noise) - 512)
+        self.buffers.chosen["token"][:count] = self.noise[self.at : self.at + count]
         self.seconds += time.thread_time() - began
         return repeat
 

@@ -34,7 +34,7 @@ class Lane:
 
     def __post_init__(self) -> None:
         self.runner = TimedRunner(self.clock, machine)
-        settings = {"max_batch_tokens": 512, "max_sequences": 64, **self.config}
+        settings = {"max_batch_tokens": 512, "max_sequences": 64, "drafting": False, **self.config}
         lane = make_lane(self.runner, clock=self.clock, **settings)  # type: ignore[arg-type]
         self.core = EngineCore([lane], seeds=lambda: 1)
 
