@@ -199,6 +199,16 @@ def test_rounds_that_time_does_not_allow_are_left_out_and_said(tmp_path: Path) -
     assert said[1:] == [f"round {n}, slow: left out for want of time" for n in (2, 3)]
 
 
+def test_what_took_long_is_not_repeated(tmp_path: Path) -> None:
+    made = workload.scenarios(TEXT, SMALL)
+    plan = Plan([contender("peer")], [made["one"], made["few"]], TEXT, [0], rounds=2, long=5)
+    log = Log(tmp_path / "records.jsonl", [Record(0, "peer", "one", {"tok_s": 1}, seconds=6)])
+    Bench(plan, log, tmp_path, None, lambda _: None).run()
+    assert [(one.round, one.scenario) for one in log.records if one.scenario != "process"] == [
+        (0, "one"), (0, "few"), (1, "few")
+    ]  # fmt: skip
+
+
 def test_everyone_begins_a_round_some_time() -> None:
     everyone = [contender(str(n)) for n in range(6)]
     orders = [turns(everyone, number) for number in range(6)]

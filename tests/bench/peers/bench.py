@@ -29,6 +29,8 @@ class Plan:
     rounds: int = 3
     minutes: float = 25.0
     """A contender's turn that would probably end later is left out, in every round but the first."""
+    long: float = 30.0
+    """Seconds: a scenario that took longer in the first round is not repeated with that contender."""
     limit: float = 240.0
     """Seconds that a start or a play may take."""
 
@@ -58,8 +60,13 @@ class Bench:
         begin = self._clock()
         for number in range(self._plan.rounds):
             for contender in turns(self._plan.contenders, number):
-                wanted = [one for one in self._plan.scenarios if not self._log.has(number, contender.label, one.name)]
-                expected = self._log.seconds(0, contender.label)
+                took = self._log.seconds(0, contender.label) if number else {}
+                wanted = [
+                    one
+                    for one in self._plan.scenarios
+                    if not self._log.has(number, contender.label, one.name) and took.get(one.name, 0) <= self._plan.long
+                ]
+                expected = sum(took.get(name, 0) for name in (PROCESS, *(one.name for one in wanted)))
                 if wanted and number and self._clock() - begin + expected > 60 * self._plan.minutes:
                     self._say(f"round {number + 1}, {contender.label}: left out for want of time")
                 elif wanted:
@@ -104,7 +111,7 @@ class Bench:
             if process is not None:
                 process.close()
         if peak:
-            rest = self._clock() - began - self._log.seconds(number, contender.label)
+            rest = self._clock() - began - sum(self._log.seconds(number, contender.label).values())
             found = {"cold_s": cold_s, "peak_mb": peak}
             self._log.add(Record(number, contender.label, PROCESS, found, seconds=max(0.0, rest)))
 

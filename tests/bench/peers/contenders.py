@@ -87,7 +87,7 @@ def _transformers(place: Place, threads: int) -> Iterator[Contender]:
 
 
 def _llamacpp(place: Place, threads: int) -> Iterator[Contender]:
-    files: tuple[tuple[str, Bits], ...] = (("bf16", 16), ("q8_0", 8), ("q4_1", 4), ("q4_0", 4))
+    files: tuple[tuple[str, Bits], ...] = (("bf16", 16), ("q8_0", 8), ("q4_1", 4))
     for name, bits in files:
         model = place.models / f"{name}.gguf"
         options = {

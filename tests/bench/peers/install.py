@@ -121,10 +121,9 @@ def llamacpp(installer: Installer) -> str:
     quantise = installer.place.llama_bin / "llama-quantize"
     if not wide.exists():
         installer.run(quantise, "--allow-requantize", shipped, wide, "BF16")
-    for name in ("q8_0", "q4_0"):
-        made = installer.place.models / f"{name}.gguf"
-        if not made.exists():
-            installer.run(quantise, wide, made, name.upper())
+    narrow = installer.place.models / "q8_0.gguf"
+    if not narrow.exists():
+        installer.run(quantise, wide, narrow, "Q8_0")
     return LLAMA
 
 

@@ -54,6 +54,6 @@ class Log:
     def has(self, round: int, contender: str, scenario: str) -> bool:
         return any((one.round, one.contender, one.scenario) == (round, contender, scenario) for one in self.records)
 
-    def seconds(self, round: int, contender: str) -> float:
-        """What a contender's turn took."""
-        return sum(one.seconds for one in self.records if (one.round, one.contender) == (round, contender))
+    def seconds(self, round: int, contender: str) -> dict[str, float]:
+        """What each scenario of a contender's turn took."""
+        return {one.scenario: one.seconds for one in self.records if (one.round, one.contender) == (round, contender)}

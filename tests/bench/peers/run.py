@@ -76,6 +76,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--only", default="", help=f"comma-separated scenarios of {', '.join(workload.NAMES)}")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--minutes", type=float, default=25.0, help="no further round begins that would end later")
+    parser.add_argument("--threads", type=int, default=THREADS, help="of each contender, on as many cores")
+    parser.add_argument("--long", type=float, default=30.0, help="seconds above which a scenario is not repeated")
     parser.add_argument("--limit", type=float, default=240.0, help="seconds that a play may take")
     parser.add_argument("--quick", action="store_true", help="little work and one round: to see that it works")
     parser.add_argument(
@@ -97,7 +99,7 @@ def main() -> None:
     place = Place()
     model: Path = embedded_model()
     link_model(place, model)
-    cores = sorted(os.sched_getaffinity(0))[:THREADS]
+    cores = sorted(os.sched_getaffinity(0))[: args.threads]
     try:
         taking_part, absent = available(place, chosen(list(contenders(place, model, len(cores))), args.peers))
     except ValueError as error:
@@ -113,7 +115,9 @@ def main() -> None:
     if not args.report:
         made = workload.scenarios(text, workload.QUICK if args.quick else workload.Sizes())
         rounds = 1 if args.quick else args.rounds
-        plan = Plan(taking_part, [made[name] for name in args.only], text, cores, rounds, args.minutes, args.limit)
+        plan = Plan(
+            taking_part, [made[name] for name in args.only], text, cores, rounds, args.minutes, args.long, args.limit
+        )
         floor = build_read_floor(place.root, len(cores))
         log = Log(args.records, [one for one in records if args.resume and not one.error])
         Bench(plan, log, place.root, floor, console.print).run()
