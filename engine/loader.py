@@ -42,6 +42,12 @@ def read_spec(folder: Path) -> ModelSpec:
     return spec
 
 
+def weights_of(spec: ModelSpec) -> dict[str, Weight]:
+    """The operands of a model, and where checkpoints keep them."""
+    wanted: dict[str, Weight] = import_module(f".models.{spec.architecture}", __package__).weights(spec)
+    return wanted
+
+
 def load_weights(folder: Path, spec: ModelSpec, dtype: torch.dtype, device: torch.device) -> dict[str, torch.Tensor]:
     """The decoder's operands by the names of `<architecture>.weights`, in `dtype` on `device`.
 
@@ -57,18 +63,17 @@ def read_operands(folder: Path, spec: ModelSpec, *, codes: bool = False) -> Iter
     Matrices of a converted GGUF are there twice: rounded to bf16, and where they were of 4 bits as exact codes, which
     `codes` asks for. Raises `ModelError`, see `load_weights`.
     """
-    wanted: dict[str, Weight] = import_module(f".models.{spec.architecture}", __package__).weights(spec)
     with ExitStack() as files:
         scheme = read_scheme(_read_json(folder / "config.json"))
         where = _open(_weight_files(folder), files)
         beside = _open([folder / SIDECAR], files) if codes and (folder / SIDECAR).is_file() else {}
         checkpoint = _Checkpoint(where, scheme, quantised(scheme, where), beside, set())
-        for name, weight in wanted.items():
+        for name, weight in weights_of(spec).items():
             yield name, checkpoint.assemble(weight)
         checkpoint.refuse_rest({"lm_head.weight"} if spec.tied else set())
 
 
-def all_weight_files(folder: Path) -> list[Path]:
+def weight_files(folder: Path) -> list[Path]:
     """All files that the model's weights are read from. Raises `ModelError` when one is missing."""
     return _weight_files(folder) + [path for path in (folder / SIDECAR,) if path.is_file()]
 

@@ -20,14 +20,21 @@ from tiergate.kernels import (
     PackedWeight,
     huge_bytes,
     pack,
+    pack_codes,
+    pack_int8,
 )
 
+from .loader import weights_of
 from .models.spec import LayerSpec, ModelSpec, MoeSpec
+from .quant.operands import Int4, Int8, Operand
 
 NativePrecision = Literal["bf16", "int8", "int4"]
 
+Formats = Mapping[str, tuple[Format, int]]
+"""The format of every matrix, and the size of its groups, by operand; all experts of a layer share one."""
+
 INT4_GROUP = 32
-"""Inputs that share a scale: that of GGUF's 4-bit formats."""
+"""Inputs that share a scale where the checkpoint does not say: that of GGUF's 4-bit formats."""
 ALIGNMENT = 64
 
 
@@ -54,15 +61,16 @@ class Slot:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Where everything lies: it follows from the model's spec, its operands' shapes and the precision alone."""
+    """Where everything lies: it follows from the model's spec and the formats alone."""
 
+    formats: Formats
     slots: Mapping[str, Slot]
     """By operand, as `<architecture>.weights` names them; a tied head is `head`, an expert's matrix has its number
     behind the name: `layers.0.experts_down.3`."""
     bytes: int
 
 
-def format_of(name: str, inputs: int, precision: NativePrecision) -> tuple[Format, int]:
+def format_of(name: str, operand: Operand, precision: NativePrecision) -> tuple[Format, int]:
     """The format of a matrix, and the size of its groups.
 
     Routers stay bf16: a small error turns a choice between experts. With int4 the head is int8: it is read as a whole
@@ -70,41 +78,49 @@ def format_of(name: str, inputs: int, precision: NativePrecision) -> tuple[Forma
     """
     if precision == "bf16" or name.endswith("router"):
         return Format.BF16, 0
-    if precision == "int4" and name != "head" and inputs % INT4_GROUP == 0:
-        return Format.INT4, INT4_GROUP
+    if precision == "int4" and name != "head":
+        if isinstance(operand, Int4):
+            return Format.INT4, operand.group
+        if operand.shape[-1] % INT4_GROUP == 0:
+            return Format.INT4, INT4_GROUP
     return Format.INT8, 0
 
 
-def lay_out(spec: ModelSpec, shapes: Mapping[str, tuple[int, ...]], precision: NativePrecision) -> Layout:
-    """Place all operands, of these shapes, one behind another in order of use."""
+def choose_formats(operands: Mapping[str, Operand], precision: NativePrecision) -> Formats:
+    """The formats of a model's matrices; its head is among the operands."""
+    return {name: format_of(name, one, precision) for name, one in operands.items() if _is_matrix(name, one.shape)}
+
+
+def lay_out(spec: ModelSpec, formats: Formats) -> Layout:
+    """Place all operands one behind another in order of use. Raises KeyError without a format for each matrix."""
     slots: dict[str, Slot] = {}
     at = 0
-    for name, of in _parts(spec, shapes, precision):
+    for name, of in _parts(spec, formats):
         slots[name] = Slot(at, of)
         at += -(-of.bytes // ALIGNMENT) * ALIGNMENT
-    return Layout(slots, at)
+    return Layout(formats, slots, at)
 
 
-def pack_model(spec: ModelSpec, weights: dict[str, torch.Tensor], precision: NativePrecision) -> PackedModel:
-    """Pack a model's operands. The dict is emptied on the way, so that plain and packed copies hardly stand side by
-    side."""
-    layout = lay_out(spec, {name: tuple(tensor.shape) for name, tensor in weights.items()}, precision)
+def pack_operands(
+    spec: ModelSpec, operands: dict[str, Operand], precision: NativePrecision
+) -> tuple[Layout, torch.Tensor]:
+    """Pack a model's operands: where each lies, and the memory, uint8 [layout.bytes], on huge pages.
+
+    The dict is emptied on the way, so that plain and packed copies hardly stand side by side.
+    """
+    if spec.tied:
+        operands["head"] = operands["embed"]
+    layout = lay_out(spec, choose_formats(operands, precision))
     room = huge_bytes(layout.bytes)
-    fill(layout, weights, room, tied=spec.tied)
-    return assemble(spec, layout, room)
-
-
-def fill(layout: Layout, weights: dict[str, torch.Tensor], room: torch.Tensor, *, tied: bool) -> None:
-    """Write all operands into `room`, uint8 [layout.bytes]; the dict is emptied."""
-    if tied:
-        weights["head"] = weights["embed"]
-    for name in list(weights):
-        tensor = weights.pop(name)
+    for name in list(operands):
+        operand = operands.pop(name)
         if name in layout.slots:
-            _write(layout.slots[name], tensor, room)
+            _write(layout.slots[name], operand, room)
         else:
-            for index, expert in enumerate(tensor):
+            experts: tuple[Operand, ...] = operand.split()
+            for index, expert in enumerate(experts):
                 _write(layout.slots[f"{name}.{index}"], expert, room)
+    return layout, room
 
 
 def assemble(spec: ModelSpec, layout: Layout, room: torch.Tensor) -> PackedModel:
@@ -119,12 +135,16 @@ def assemble(spec: ModelSpec, layout: Layout, room: torch.Tensor) -> PackedModel
     )
 
 
-def _parts(
-    spec: ModelSpec, shapes: Mapping[str, tuple[int, ...]], precision: NativePrecision
-) -> Iterator[tuple[str, PackedShape | Plain]]:
+def _is_matrix(name: str, shape: tuple[int, ...]) -> bool:
+    return len(shape) > 1 and name != "embed"
+
+
+def _parts(spec: ModelSpec, formats: Formats) -> Iterator[tuple[str, PackedShape | Plain]]:
+    shapes = {name: weight.shape for name, weight in weights_of(spec).items()}
+
     def matrix(operand: str, shape: tuple[int, ...]) -> PackedShape:
+        form, group = formats[operand]
         n, k = shape
-        form, group = format_of(operand, k, precision)
         return PackedShape(form, n, k, group, paired=operand.endswith("gate_up"))
 
     yield "embed", Plain(torch.bfloat16, shapes["embed"])
@@ -149,12 +169,17 @@ _ORDER = (
 """Of a layer's operands."""
 
 
-def _write(slot: Slot, tensor: torch.Tensor, room: torch.Tensor) -> None:
+def _write(slot: Slot, operand: Operand, room: torch.Tensor) -> None:
     here = room[slot.start : slot.start + slot.of.bytes]
-    if isinstance(slot.of, Plain):
-        here.view(slot.of.dtype).view(slot.of.shape).copy_(tensor)
+    of = slot.of
+    if isinstance(of, Plain):
+        here.view(of.dtype).view(of.shape).copy_(operand.dense())
+    elif of.format is Format.INT4 and isinstance(operand, Int4):
+        pack_codes(of, operand.codes, operand.scale, operand.minimum, here)
+    elif of.format is Format.INT8 and isinstance(operand, Int8):
+        pack_int8(of, operand.values, operand.scale, here)
     else:
-        pack(slot.of, tensor, here)
+        pack(of, operand.dense(), here)
 
 
 class _Reader:

@@ -27,7 +27,7 @@ from .ops.paged_attention import paged_attention
 from .ops.plan_attention import AttentionPlan, plan_attention
 from .ops.rope_kv import rope_angles, rope_kv
 from .ops.sample import NUMERIC, SampleRows, log_probabilities, sample
-from .packing import Format, PackedWeight, pack
+from .packing import Format, PackedWeight, pack, pack_codes, pack_int8, unpack
 from .packing import Shape as PackedShape
 from .report import BackendReport, report
 
@@ -66,13 +66,16 @@ __all__ = [
     "moe",
     "norm_linear",
     "pack",
+    "pack_codes",
     "pack_experts",
+    "pack_int8",
     "pack_linear",
     "paged_attention",
     "plan_attention",
     "rope_angles",
     "rope_kv",
     "sample",
+    "unpack",
 ]
 
 _OPS = (

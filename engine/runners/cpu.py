@@ -16,9 +16,10 @@ from ..batch import ForwardBatch, ModelFacts
 from ..config import LaneConfig
 from ..errors import ModelError
 from ..lane_size import size_lane
-from ..loader import load_weights, read_spec
+from ..loader import read_spec
 from ..models.spec import ModelSpec
-from ..packing import NativePrecision, pack_model
+from ..packed_cache import PackedCache
+from ..packing import NativePrecision
 from ..rope import frequencies
 from ..step_buffers import StepBuffers
 
@@ -26,6 +27,9 @@ BLOCK_UNIT = 16
 """KV blocks hold a multiple of so many tokens."""
 LARGEST_HEAD = 256
 """Dimensions of an attention head."""
+
+
+DEFAULT_CACHE = PackedCache()
 
 
 class Unsuited(ModelError):
@@ -108,8 +112,10 @@ class NativeRunner:
         return NativeStep(self._decoder, plan, buffers)
 
 
-def open(config: LaneConfig, pool: ThreadPool, *, levels: Sequence[int] | None = None) -> NativeRunner:
-    """Load the model of `config`, pack it, and lay out its KV cache; `levels` caps those of the kernels.
+def open(
+    config: LaneConfig, pool: ThreadPool, *, levels: Sequence[int] | None = None, cache: PackedCache = DEFAULT_CACHE
+) -> NativeRunner:
+    """Load the model of `config`, packed, and lay out its KV cache; `levels` caps those of the kernels.
 
     Raises `ModelError`: `Unsuited` where PyTorch could serve the lane.
     """
@@ -125,7 +131,7 @@ def open(config: LaneConfig, pool: ThreadPool, *, levels: Sequence[int] | None =
     each = _kv_bytes_per_token(spec, kv_format, config.block_size)
     size = size_lane(config, spec, each, folder.name)
     with torch.inference_mode():
-        model = pack_model(spec, load_weights(folder, spec, torch.bfloat16, torch.device("cpu")), precision)
+        model = cache.load(folder, spec, precision)
         rotation = Rotation(frequencies(spec.rope, size.context), spec.rope.attention_factor)
         decoder = NativeDecoder(
             model, rotation, pool, kv_format=kv_format, blocks=size.blocks, block_size=config.block_size,

@@ -25,8 +25,8 @@ FACES = {
         NUMERIC AttentionPlan BackendReport Choice Experts Format KvFormat Linear NativeDecoder PackedDense
         PackedExperts PackedLayer PackedLinear PackedModel PackedShape PackedWeight Rotation SampleRows
         StepRefused TgStep ThreadPool Unavailable backend_report embedding gated_mlp huge_bytes kernel_levels
-        kv_bytes linear_residual lm_head log_probabilities moe norm_linear pack pack_experts pack_linear
-        paged_attention plan_attention rope_angles rope_kv sample
+        kv_bytes linear_residual lm_head log_probabilities moe norm_linear pack pack_codes pack_experts
+        pack_int8 pack_linear paged_attention plan_attention rope_angles rope_kv sample unpack
     """,
     "tiers": """
         Answer BadField BadPrompt Called Catalog ChatRequest ContextTooLong EFFORTS Effort EngineSpec Event Finish

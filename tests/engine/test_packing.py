@@ -10,8 +10,18 @@ import torch
 from fakes.checkpoints import tiny_checkpoint
 from support.native import thread_pool
 from tiergate.engine.loader import load_weights, read_spec
-from tiergate.engine.packing import ALIGNMENT, Plain, assemble, fill, format_of, lay_out, pack_model
-from tiergate.kernels import Format, PackedDense, PackedExperts, huge_bytes
+from tiergate.engine.packing import (
+    ALIGNMENT,
+    NativePrecision,
+    Plain,
+    assemble,
+    choose_formats,
+    format_of,
+    lay_out,
+    pack_operands,
+)
+from tiergate.engine.quant.operands import Dense, Int4, Int8, Operand
+from tiergate.kernels import Format, PackedDense, PackedExperts, PackedModel, huge_bytes
 from tiergate.kernels.packing import unpack
 
 
@@ -30,8 +40,13 @@ def loaded(folder: Path) -> dict[str, torch.Tensor]:
     return load_weights(folder, read_spec(folder), torch.float32, torch.device("cpu"))
 
 
-def shapes(weights: dict[str, torch.Tensor]) -> dict[str, tuple[int, ...]]:
-    return {name: tuple(tensor.shape) for name, tensor in weights.items()}
+def operands(weights: dict[str, torch.Tensor]) -> dict[str, Operand]:
+    return {name: Dense(tensor) for name, tensor in weights.items()}
+
+
+def packed(folder: Path, weights: dict[str, torch.Tensor], precision: NativePrecision) -> PackedModel:
+    spec = read_spec(folder)
+    return assemble(spec, *pack_operands(spec, operands(weights), precision))
 
 
 @pytest.mark.parametrize(
@@ -46,13 +61,25 @@ def shapes(weights: dict[str, torch.Tensor]) -> dict[str, tuple[int, ...]]:
         ("head", 576, "int4", (Format.INT8, 0)),
     ],
 )
-def test_formats(name: str, inputs: int, precision: str, want: tuple[Format, int]) -> None:
-    assert format_of(name, inputs, precision) == want  # type: ignore[arg-type]
+def test_formats(name: str, inputs: int, precision: NativePrecision, want: tuple[Format, int]) -> None:
+    assert format_of(name, Dense(torch.empty(2, inputs)), precision) == want
+
+
+def test_codes_keep_their_groups() -> None:
+    for group in (32, 64):
+        halves = torch.ones(2, 128 // group, dtype=torch.float16)
+        four = Int4(torch.zeros(2, 128, dtype=torch.uint8), halves, halves)
+        assert format_of("layers.0.qkv", four, "int4") == (Format.INT4, group)
+        assert format_of("layers.0.qkv", four, "int8") == (Format.INT8, 0)
+        assert format_of("head", four, "int4") == (Format.INT8, 0)
+    eight = Int8(torch.zeros(2, 128, dtype=torch.int8), torch.ones(2))
+    assert format_of("layers.0.qkv", eight, "int8") == (Format.INT8, 0)
+    assert format_of("layers.0.qkv", eight, "bf16") == (Format.BF16, 0)
 
 
 def test_slots_lie_one_behind_another_in_order_of_use(folder: Path) -> None:
     spec, weights = read_spec(folder), loaded(folder)
-    layout = lay_out(spec, shapes(weights), "int4")
+    layout = lay_out(spec, choose_formats(operands(weights | {"head": weights["embed"]}), "int4"))
     end = 0
     for slot in layout.slots.values():
         assert slot.start % ALIGNMENT == 0
@@ -62,7 +89,7 @@ def test_slots_lie_one_behind_another_in_order_of_use(folder: Path) -> None:
     names = list(layout.slots)
     assert names[0] == "embed"
     assert names[-1] == "head"
-    stacked = {name for name, shape in shapes(weights).items() if len(shape) == 3}
+    stacked = {name for name, tensor in weights.items() if tensor.dim() == 3}
     experts = {f"{name}.{i}" for name in stacked for i in range(len(weights[name]))}
     assert set(names) == weights.keys() - stacked | experts | {"head"}
     first, second = names.index("layers.0.qkv"), names.index("layers.1.qkv")
@@ -70,10 +97,8 @@ def test_slots_lie_one_behind_another_in_order_of_use(folder: Path) -> None:
 
 
 def test_the_model_holds_what_the_checkpoint_does(folder: Path) -> None:
-    spec, weights = read_spec(folder), loaded(folder)
-    given = dict(weights)
-    model = pack_model(spec, given, "bf16")
-    assert not given
+    weights = loaded(folder)
+    model = packed(folder, weights, "bf16")
     assert torch.equal(model.embedding, weights["embed"].bfloat16())
     assert torch.equal(unpack(model.head.weight), weights["embed"].bfloat16().float())
     assert torch.equal(model.norm, weights["norm"])
@@ -95,9 +120,9 @@ def test_the_model_holds_what_the_checkpoint_does(folder: Path) -> None:
 def test_memory_that_was_filled_before_makes_the_same_model(folder: Path) -> None:
     """As a file of packed weights would."""
     spec, weights = read_spec(folder), loaded(folder)
-    layout = lay_out(spec, shapes(weights), "int8")
-    room = huge_bytes(layout.bytes)
-    fill(layout, dict(weights), room, tied=spec.tied)
+    given = operands(weights)
+    layout, room = pack_operands(spec, given, "int8")
+    assert not given
     again = huge_bytes(layout.bytes)
     again.copy_(room)
     one, other = assemble(spec, layout, room), assemble(spec, layout, again)
