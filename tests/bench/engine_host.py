@@ -1,8 +1,9 @@
 """`make bench`: what a decode step costs in Python, all but the runner's own call.
 
 Thread CPU time of planning, laying out, taking the drawn tokens, encoding and sending them, on a runner that does
-nothing but name a token for each row. The floor beside it is the work that no engine is spared: one msgpack frame of
-as many tokens, encoded and sent on the same socket.
+nothing but name a token for each row. A real one also reads its weights, and leaves the caches without a trace of
+Python: so everything is measured a second time with 32 MB read in each call. The floor beside it is the work that no
+engine is spared: one msgpack frame of as many tokens, encoded and sent on the same socket.
 """
 
 from __future__ import annotations
@@ -33,8 +34,10 @@ from tiergate.engine.step_buffers import StepBuffers
 TARGETS = {8: 60.0, 32: 150.0}
 """Microseconds a step of so many rows may cost."""
 VOCAB = 49_152
-BATCHES, STEPS = 30, 40
-"""Of each batch of steps the mean is taken, and of the batches the median."""
+STEPS = 40
+"""In a batch. Of each batch the mean is taken, and of the batches the median."""
+COLD = 32 << 20
+"""Bytes read in a call that is to leave cold caches."""
 
 
 @dataclass(slots=True)
@@ -45,12 +48,15 @@ class NullStep:
     noise: npt.NDArray[np.int32] = field(
         default_factory=lambda: np.random.default_rng(0).integers(10, VOCAB, 1 << 16).astype(np.int32)
     )
+    weights: npt.NDArray[np.float64] = field(default_factory=lambda: np.ones(0))
+    """Read in each call."""
     at: int = 0
     seconds: float = 0.0
     """Thread CPU time spent in here, which is not the host's."""
 
     def __call__(self, *, tokens: int, sequences: int, rows: int, repeat: int, wake: int) -> int:
         began = time.thread_time()
+        self.weights.sum()
         count = repeat * rows
         self.at = (self.at + count) % (len(self.noise) - 512)
         self.buffers.chosen["token"][:count] = self.noise[self.at : self.at + count]
@@ -74,25 +80,27 @@ class NullRunner:
         return self.step
 
 
-def bench(console: Console) -> list[dict[str, Any]]:
+def bench(console: Console, batches: int = 20) -> list[dict[str, Any]]:
     """Measure steps of several numbers of rows, and print a table."""
     records = [
-        {"rows": rows, "kind": kind, "repeat": repeat, **measure(rows, kind, repeat)}
+        {"rows": rows, "kind": kind, "repeat": repeat, "cold": cold, **measure(rows, kind, repeat, cold, batches)}
         for rows in (1, 8, 32)
         for kind in KINDS
         for repeat in (False, True)
+        for cold in (False, True)
     ]
-    table = Table("rows", "sequences", "tokens a call", "us a call", "floor", "target", title="Host cost of a step")
+    table = Table("rows", "sequences", "caches", "tokens a call", "us a call", "floor", "target", title="Host cost")
     for record in records:
-        target = TARGETS.get(record["rows"], "")
-        cells = (
-            record["rows"],
+        usual = not record["repeat"] and not record["cold"] and record["kind"] == "plain"
+        table.add_row(
+            str(record["rows"]),
             record["kind"],
-            f"{record['tokens']:.0f}",
+            "cold" if record["cold"] else "warm",
+            f"{record['tokens']:.1f}",
             f"{record['us']:.0f}",
             f"{record['floor']:.0f}",
+            str(TARGETS.get(record["rows"], "")) if usual else "",
         )
-        table.add_row(*map(str, cells), str(target) if not record["repeat"] else "")
     console.print(table)
     return records
 
@@ -104,8 +112,8 @@ KINDS = {
 }
 
 
-def measure(rows: int, kind: str, repeat: bool) -> dict[str, float]:
-    """Microseconds a call of the runner, floor and tokens of a sequence by call."""
+def measure(rows: int, kind: str, repeat: bool, cold: bool, batches: int) -> dict[str, float]:
+    """Microseconds a call of the runner, floor, and tokens of a sequence a call."""
     runner = NullRunner(blocks=rows * 512 + 16)
     config = LaneConfig(name="a", model="none", max_sequences=rows, max_batch_tokens=512)
     core = EngineCore([Lane(config, runner, digest=keyed_digest(b"bench"), clock=time.monotonic)], seeds=lambda: 1)
@@ -122,7 +130,10 @@ def measure(rows: int, kind: str, repeat: bool) -> dict[str, float]:
         for number in range(rows):
             core.add(client, _request(str(number), **KINDS[kind]))
         wake = router.get(zmq.FD) if repeat else None
-        return _time(core, server, router, dealer, runner, client, wake)
+        assert runner.step is not None
+        if cold:
+            runner.step.weights = np.ones(COLD // 8)
+        return _time(core, server, router, dealer, runner.step, client, wake, batches)
     finally:
         dealer.close(0)
         router.close(0)
@@ -137,22 +148,28 @@ def _request(id: str, penalty: float = 0.0, think: ThinkLimit | None = None) -> 
 
 
 def _time(
-    core: EngineCore, server: Server, router: Any, dealer: Any, runner: NullRunner, client: bytes, wake: int | None
+    core: EngineCore,
+    server: Server,
+    router: Any,
+    dealer: Any,
+    step: NullStep,
+    client: bytes,
+    wake: int | None,
+    batches: int,
 ) -> dict[str, float]:
     for _ in range(20):  # prompts, and what is slow only once
         core.step(wake)
         server.flush()
-    assert runner.step is not None
     encode = msgspec.msgpack.Encoder().encode
     costs, floors = [], []
     made = core.stats().lanes["a"].generated_tokens
     running = core.stats().lanes["a"].running
-    for _ in range(BATCHES):
-        spent, began = runner.step.seconds, time.thread_time()
+    for _ in range(batches):
+        spent, began = step.seconds, time.thread_time()
         for _ in range(STEPS):
             core.step(wake)
             server.flush()
-        costs.append((time.thread_time() - began - (runner.step.seconds - spent)) / STEPS)
+        costs.append((time.thread_time() - began - (step.seconds - spent)) / STEPS)
         began = time.thread_time()
         for _ in range(STEPS):
             frame = encode([Tokens(f"request-{number}", [1]) for number in range(running)])
@@ -160,7 +177,7 @@ def _time(
         floors.append((time.thread_time() - began) / STEPS)
         while dealer.poll(20):
             dealer.recv()
-    tokens = (core.stats().lanes["a"].generated_tokens - made) / (BATCHES * STEPS * running)
+    tokens = (core.stats().lanes["a"].generated_tokens - made) / (batches * STEPS * running)
     return {"us": 1e6 * statistics.median(costs), "floor": 1e6 * statistics.median(floors), "tokens": tokens}
 
 

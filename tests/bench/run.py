@@ -1,4 +1,6 @@
-"""`make bench`: the engine beside transformers, then what the gateway costs. Tables on the terminal, `--json` for all.
+"""`make bench`: the engine beside transformers, its own share of a step, then what the gateway costs.
+
+Tables on the terminal, `--json` for all.
 
 What it is about to measure is interleaved and repeated; still, read the ratios and the CPU times, not the seconds.
 """
@@ -13,7 +15,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from bench import engine, gateway
+from bench import engine, engine_host, gateway
 from rich.console import Console
 
 from fakes.models import embedded_catalog
@@ -25,7 +27,7 @@ ENGINE_QUICK = {1: (1, 16), 16: (1, 16)}
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("part", nargs="?", choices=("all", "engine", "gateway"), default="all")
+    parser.add_argument("part", nargs="?", choices=("all", "engine", "host", "gateway"), default="all")
     parser.add_argument("--quick", action="store_true", help="smaller and only once: to see that it works")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write all records here")
     args = parser.parse_args()
@@ -33,9 +35,11 @@ def main() -> None:
     catalog: Catalog = embedded_catalog()
     folder = catalog.resolve("smollm2-135m").path
     records: dict[str, list[dict[str, Any]]] = {}
-    if args.part != "gateway":
+    if args.part in ("all", "engine"):
         records["engine"] = engine.bench(folder, ENGINE_QUICK if args.quick else ENGINE, console)
-    if args.part != "engine":
+    if args.part in ("all", "host"):
+        records["host"] = engine_host.bench(console, batches=2 if args.quick else 20)
+    if args.part in ("all", "gateway"):
         small = gateway.Plan(rounds=1, requests=500, long=200, alone=50, streams=32, paced=20)
         plan = small if args.quick else gateway.Plan()
         records["gateway"] = gateway.bench(catalog.root, folder, plan, console)
