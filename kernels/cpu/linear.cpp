@@ -14,6 +14,7 @@ namespace {
 template <typename Format>
 void by_vectors(const LinearArgs& args, const Packing& p, int from, int to) {
 #if TG_LEVEL >= 2
+  if (args.x.m > 4) return multiply_vectors<Format, 8, 2>(args, p, from, to);
   if (args.x.m > 2) return multiply_vectors<Format, 4, 2>(args, p, from, to);
   return multiply_vectors<Format, 2, 4>(args, p, from, to);
 #else
@@ -23,9 +24,9 @@ void by_vectors(const LinearArgs& args, const Packing& p, int from, int to) {
 
 void linear(const LinearArgs& args, int rank, int ranks) {
   const TgLinear& w = *args.weight;
-  const Packing p = {w.format, w.group, w.n, w.k, w.paired};
+  const Packing p(w.format, w.group, w.n, w.k, w.paired);
   const int unit = w.paired ? 2 : 1;
-  const int64_t units = p.blocks() / unit;
+  const int64_t units = p.blocks / unit;
   const int from = unit * (int)(units * rank / ranks), to = unit * (int)(units * (rank + 1) / ranks);
 #if TG_LEVEL >= 3
   if (tiles_pay(w.format, args.x.m)) return multiply_tiles(args, p, from, to);

@@ -30,7 +30,7 @@ inline int32_t load_quad(const void* at) {
 
 template <int ROWS, int BLOCKS>
 inline void store_sums(const F (&sums)[ROWS][BLOCKS], float* y) {
-#pragma GCC unroll 4
+#pragma GCC unroll 8
   for (int r = 0; r < ROWS; r++)
 #pragma GCC unroll 8
     for (int b = 0; b < BLOCKS; b++) store(y + (r * BLOCKS + b) * 16, sums[r][b]);
@@ -39,7 +39,7 @@ inline void store_sums(const F (&sums)[ROWS][BLOCKS], float* y) {
 struct Bf16 {
   template <int ROWS, int BLOCKS>
   static void dot(const LinearArgs& args, const Packing& p, int row, const uint8_t* weights, float* y) {
-    const int64_t bytes = p.block_bytes();
+    const int64_t bytes = p.block_bytes;
     const uint16_t* x = (const uint16_t*)args.x.data + (int64_t)row * args.x.stride;
     F sums[ROWS][BLOCKS] = {};
     for (int64_t at = 0; at < bytes; at += 1024, x += 32) {
@@ -53,7 +53,7 @@ struct Bf16 {
           const I pairs = load_line(weights + at + b * bytes + i * 64);
           w_even[b] = even_bf16(pairs), w_odd[b] = odd_bf16(pairs);
         }
-#pragma GCC unroll 4
+#pragma GCC unroll 8
         for (int r = 0; r < ROWS; r++) {
           const I pair = splat(load_quad(x + r * args.x.stride + 2 * i));
           const F x_even = even_bf16(pair), x_odd = odd_bf16(pair);
@@ -64,7 +64,7 @@ struct Bf16 {
           }
         }
       }
-#pragma GCC unroll 4
+#pragma GCC unroll 8
       for (int r = 0; r < ROWS; r++)
 #pragma GCC unroll 8
         for (int b = 0; b < BLOCKS; b++) sums[r][b] = sums[r][b] + (even[r][b] + odd[r][b]);
@@ -82,17 +82,19 @@ inline int32_t int8_start(const Activations& x, int row, int inputs) {
 }
 
 // The scales of an int8 block's columns.
-inline F int8_scales(const uint8_t* block, const Packing& p) { return load((const float*)(block + 16 * (int64_t)p.inputs())); }
+inline F int8_scales(const uint8_t* block, const Packing& p) {
+  return load((const float*)(block + 16 * (int64_t)p.inputs));
+}
 
 struct Int8 {
   template <int ROWS, int BLOCKS>
   static void dot(const LinearArgs& args, const Packing& p, int row, const uint8_t* weights, float* y) {
-    const int64_t bytes = p.block_bytes(), values = 16 * (int64_t)p.inputs();
+    const int64_t bytes = p.block_bytes, values = 16 * (int64_t)p.inputs;
     const int8_t* x = (const int8_t*)args.x.data + (int64_t)row * args.x.stride;
     I sums[ROWS][BLOCKS];
-#pragma GCC unroll 4
+#pragma GCC unroll 8
     for (int r = 0; r < ROWS; r++) {
-      const I start = splat(int8_start(args.x, row + r, p.inputs()));
+      const I start = splat(int8_start(args.x, row + r, p.inputs));
 #pragma GCC unroll 8
       for (int b = 0; b < BLOCKS; b++) sums[r][b] = start;
     }
@@ -104,14 +106,14 @@ struct Int8 {
         for (int b = 0; b < BLOCKS; b++) {
           __builtin_prefetch(next + b * bytes + i * 64);
           const I w = load_line(weights + at + b * bytes + i * 64);
-#pragma GCC unroll 4
+#pragma GCC unroll 8
           for (int r = 0; r < ROWS; r++)
             sums[r][b] = dot_bytes(sums[r][b], w, splat(load_quad(x + r * args.x.stride + 4 * i)));
         }
       }
     }
     F scaled[ROWS][BLOCKS];
-#pragma GCC unroll 4
+#pragma GCC unroll 8
     for (int r = 0; r < ROWS; r++)
 #pragma GCC unroll 8
       for (int b = 0; b < BLOCKS; b++)
@@ -128,7 +130,7 @@ inline float group_sum(const int32_t* sums, int group, int size) {
 struct Int4 {
   template <int ROWS, int BLOCKS>
   static void dot(const LinearArgs& args, const Packing& p, int row, const uint8_t* weights, float* y) {
-    const int64_t bytes = p.block_bytes(), values = 8 * (int64_t)p.group, step = p.group_bytes();
+    const int64_t bytes = p.block_bytes, values = 8 * (int64_t)p.group, step = p.group_bytes;
     const int8_t* x = (const int8_t*)args.x.data + (int64_t)row * args.x.stride;
     const int32_t* x_sums = args.x.sums + (int64_t)row * (args.x.stride / 32);
     const I low = splat(0x0f0f0f0f);
@@ -142,7 +144,7 @@ struct Int4 {
           __builtin_prefetch(next + b * bytes + at);
           const I pair = load_line(weights + from + b * bytes + at);
           const I first = pair & low, second = shift_right(pair, 4) & low;
-#pragma GCC unroll 4
+#pragma GCC unroll 8
           for (int r = 0; r < ROWS; r++) {
             const int8_t* inputs = x + r * args.x.stride;
             dots[r][b] = dot_bytes(dots[r][b], first, splat(load_quad(inputs)));
@@ -155,7 +157,7 @@ struct Int4 {
         __builtin_prefetch(next + b * bytes + values);
         const uint16_t* line = (const uint16_t*)(weights + from + b * bytes + values);
         const F scale = load_half(line), min = load_half(line + 16);
-#pragma GCC unroll 4
+#pragma GCC unroll 8
         for (int r = 0; r < ROWS; r++) {
           sums[r][b] = fma(to_float(dots[r][b]), scale, sums[r][b]);
           sums[r][b] = fma(splat(group_sum(x_sums + r * (args.x.stride / 32), (int)g, p.group)), min, sums[r][b]);
@@ -163,7 +165,7 @@ struct Int4 {
       }
     }
     F scaled[ROWS][BLOCKS];
-#pragma GCC unroll 4
+#pragma GCC unroll 8
     for (int r = 0; r < ROWS; r++)
 #pragma GCC unroll 8
       for (int b = 0; b < BLOCKS; b++) scaled[r][b] = sums[r][b] * splat(args.x.scale[row + r]);
@@ -171,31 +173,33 @@ struct Int4 {
   }
 };
 
+template <int VALUE>
+struct Count {
+  constexpr int operator()() const { return VALUE; }
+};
+
 // All rows against BLOCKS blocks.
 template <typename Format, int ROWS, int BLOCKS>
 inline void all_rows(const LinearArgs& args, const Packing& p, int block) {
-  const uint8_t* weights = (const uint8_t*)args.weight->data + block * p.block_bytes();
-  alignas(64) float y[ROWS * BLOCKS * 16];
-  auto some = [&](int row, int rows) {
-    finish(args, p, row, rows, block, BLOCKS, [&](int r, int b) { return load(y + (r * BLOCKS + b) * 16); });
-  };
+  const uint8_t* weights = (const uint8_t*)args.weight->data + block * p.block_bytes;
+  const Finish<BLOCKS> finish(args, p, block);
+  alignas(64) float room[ROWS * BLOCKS * 16];
+  float* y = room;
   int row = 0;
-  for (; row + ROWS <= args.x.m; row += ROWS) {
-    Format::template dot<ROWS, BLOCKS>(args, p, row, weights, y);
-    some(row, ROWS);
+  auto take = [&](auto rows) {
+    Format::template dot<rows(), BLOCKS>(args, p, row, weights, y);
+    finish.rows(row, rows(), [=](int r, int b) { return load(y + (r * BLOCKS + b) * 16); });
+    row += rows();
+  };
+  while (row + ROWS <= args.x.m) take(Count<ROWS>());
+  if constexpr (ROWS > 4) {
+    if (args.x.m - row >= 4) take(Count<4>());
   }
   if constexpr (ROWS > 2) {
-    if (args.x.m - row >= 2) {
-      Format::template dot<2, BLOCKS>(args, p, row, weights, y);
-      some(row, 2);
-      row += 2;
-    }
+    if (args.x.m - row >= 2) take(Count<2>());
   }
   if constexpr (ROWS > 1) {
-    if (row < args.x.m) {
-      Format::template dot<1, BLOCKS>(args, p, row, weights, y);
-      some(row, 1);
-    }
+    if (row < args.x.m) take(Count<1>());
   }
 }
 

@@ -11,10 +11,10 @@ namespace {
 
 constexpr int32_t kMost = 1 << 30;  // outputs or inputs; keeps every size within 64 bits
 
-bool valid(const Packing& p) {
-  bool group = p.format == TG_INT4 ? p.group == 32 || p.group == 64 : p.group == 0;
-  bool pairs = p.paired == 0 || (p.paired == 1 && p.n % 2 == 0);
-  return p.format >= TG_BF16 && p.format <= TG_INT4 && group && pairs && p.n > 0 && p.n < kMost && p.k > 0 && p.k < kMost;
+bool valid(int32_t format, int32_t group, int32_t n, int32_t k, int32_t paired) {
+  const bool groups = format == TG_INT4 ? group == 32 || group == 64 : group == 0;
+  const bool pairs = paired == 0 || (paired == 1 && n % 2 == 0);
+  return format >= TG_BF16 && format <= TG_INT4 && groups && pairs && n > 0 && n < kMost && k > 0 && k < kMost;
 }
 
 float load_float(const uint8_t* at) {
@@ -44,9 +44,9 @@ uint16_t to_half(float x) {
 // Calls row(data of the block, its column, output) for every output.
 template <typename Byte, typename Row>
 void each_output(const Packing& p, Byte* data, Row row) {
-  for (int32_t block = 0; block < p.blocks(); block++)
+  for (int32_t block = 0; block < p.blocks; block++)
     for (int32_t column = 0; column < p.columns(block); column++)
-      row(data + block * p.block_bytes(), column, p.output(block) + column);
+      row(data + block * p.block_bytes, column, p.output(block) + column);
 }
 
 void put_bf16(const Packing& p, uint8_t* block, int32_t column, const float* source) {
@@ -60,7 +60,7 @@ void put_bf16(const Packing& p, uint8_t* block, int32_t column, const float* sou
 template <typename Value>
 void put_int8(const Packing& p, uint8_t* block, int32_t column, float scale, Value value) {
   for (int32_t i = 0; i < p.k; i++) block[i / 4 * 64 + column * 4 + i % 4] = (uint8_t)(value(i) + 128);
-  memcpy(block + 16 * (int64_t)p.inputs() + column * 4, &scale, 4);
+  memcpy(block + 16 * (int64_t)p.inputs + column * 4, &scale, 4);
 }
 
 void put_group(const Packing& p, uint8_t* group, int32_t column, const uint8_t* codes, int32_t count, uint16_t scale,
@@ -146,7 +146,7 @@ void put_int4(const Packing& p, uint8_t* block, int32_t column, const float* sou
   for (int32_t from = 0; from < p.k; from += p.group) {
     int32_t count = p.k - from < p.group ? p.k - from : p.group;
     Group made = quantise_int4(source + from, count);
-    put_group(p, block + from / p.group * p.group_bytes(), column, made.codes, count, made.scale, made.min);
+    put_group(p, block + from / p.group * (int64_t)p.group_bytes, column, made.codes, count, made.scale, made.min);
   }
 }
 
@@ -157,10 +157,10 @@ void unpack(const Packing& p, const uint8_t* data, float* out) {
       if (p.format == TG_BF16) {
         row[i] = from_bf16(load_short(block + i / 2 * 64 + column * 4 + i % 2 * 2));
       } else if (p.format == TG_INT8) {
-        float scale = load_float(block + 16 * (int64_t)p.inputs() + column * 4);
+        float scale = load_float(block + 16 * (int64_t)p.inputs + column * 4);
         row[i] = scale * (float)(block[i / 4 * 64 + column * 4 + i % 4] - 128);
       } else {
-        const uint8_t* group = block + i / p.group * p.group_bytes();
+        const uint8_t* group = block + i / p.group * (int64_t)p.group_bytes;
         int32_t in = i % p.group, code = group[Packing::code_at(in, column)] >> (in % 8 >= 4 ? 4 : 0) & 15;
         row[i] = from_half(load_short(group + 8 * p.group + column * 2)) * (float)code +
                  from_half(load_short(group + 8 * p.group + 32 + column * 2));
@@ -169,11 +169,8 @@ void unpack(const Packing& p, const uint8_t* data, float* out) {
   });
 }
 
-// Clears what lies between the values, too. Null where there is no such packing.
-uint8_t* cleared(const Packing& p, void* out) {
-  if (!valid(p)) return nullptr;
-  return (uint8_t*)memset(out, 0, (size_t)(p.blocks() * p.block_bytes()));
-}
+// Clears what lies between the values, too.
+uint8_t* cleared(const Packing& p, void* out) { return (uint8_t*)memset(out, 0, (size_t)(p.blocks * p.block_bytes)); }
 
 }  // namespace
 }  // namespace TG_NS
@@ -182,20 +179,20 @@ uint8_t* cleared(const Packing& p, void* out) {
 using namespace tg::TG_NS;
 
 int64_t tg_packed_bytes(int32_t format, int32_t group, int32_t n, int32_t k, int32_t paired) {
-  Packing p = {format, group, n, k, paired};
-  return valid(p) ? p.blocks() * p.block_bytes() : (int64_t)TG_BAD_SHAPE;
+  if (!valid(format, group, n, k, paired)) return TG_BAD_SHAPE;
+  const Packing p(format, group, n, k, paired);
+  return p.blocks * p.block_bytes;
 }
 
 int32_t tg_pack(int32_t format, int32_t group, int32_t n, int32_t k, int32_t paired, const float* source, void* out) {
-  Packing p = {format, group, n, k, paired};
-  uint8_t* data = cleared(p, out);
-  if (!data) return TG_BAD_SHAPE;
-  each_output(p, data, [&](uint8_t* block, int32_t column, int32_t output) {
+  if (!valid(format, group, n, k, paired)) return TG_BAD_SHAPE;
+  const Packing p(format, group, n, k, paired);
+  each_output(p, cleared(p, out), [&](uint8_t* block, int32_t column, int32_t output) {
     const float* row = source + (int64_t)output * k;
     if (format == TG_BF16) {
       put_bf16(p, block, column, row);
     } else if (format == TG_INT8) {
-      float scale = int8_scale(row, k);
+      const float scale = int8_scale(row, k);
       put_int8(p, block, column, scale, [&](int32_t i) { return int8_value(row[i], scale); });
     } else {
       put_int4(p, block, column, row);
@@ -206,23 +203,21 @@ int32_t tg_pack(int32_t format, int32_t group, int32_t n, int32_t k, int32_t pai
 
 int32_t tg_pack_codes(int32_t group, int32_t n, int32_t k, int32_t paired, const uint8_t* codes, const uint16_t* scale,
                       const uint16_t* min, void* out) {
-  Packing p = {TG_INT4, group, n, k, paired};
-  uint8_t* data = valid(p) && k % group == 0 ? cleared(p, out) : nullptr;
-  if (!data) return TG_BAD_SHAPE;
-  each_output(p, data, [&](uint8_t* block, int32_t column, int32_t output) {
+  if (!valid(TG_INT4, group, n, k, paired) || k % group) return TG_BAD_SHAPE;
+  const Packing p(TG_INT4, group, n, k, paired);
+  each_output(p, cleared(p, out), [&](uint8_t* block, int32_t column, int32_t output) {
     for (int32_t g = 0; g < k / group; g++) {
-      int64_t at = (int64_t)output * (k / group) + g;
-      put_group(p, block + g * p.group_bytes(), column, codes + at * group, group, scale[at], min[at]);
+      const int64_t at = (int64_t)output * (k / group) + g;
+      put_group(p, block + g * p.group_bytes, column, codes + at * group, group, scale[at], min[at]);
     }
   });
   return TG_OK;
 }
 
 int32_t tg_pack_int8(int32_t n, int32_t k, int32_t paired, const int8_t* values, const float* scale, void* out) {
-  Packing p = {TG_INT8, 0, n, k, paired};
-  uint8_t* data = cleared(p, out);
-  if (!data) return TG_BAD_SHAPE;
-  each_output(p, data, [&](uint8_t* block, int32_t column, int32_t output) {
+  if (!valid(TG_INT8, 0, n, k, paired)) return TG_BAD_SHAPE;
+  const Packing p(TG_INT8, 0, n, k, paired);
+  each_output(p, cleared(p, out), [&](uint8_t* block, int32_t column, int32_t output) {
     const int8_t* row = values + (int64_t)output * k;
     put_int8(p, block, column, scale[output], [&](int32_t i) { return (int)row[i]; });
   });
@@ -230,8 +225,7 @@ int32_t tg_pack_int8(int32_t n, int32_t k, int32_t paired, const int8_t* values,
 }
 
 int32_t tg_unpack(int32_t format, int32_t group, int32_t n, int32_t k, int32_t paired, const void* data, float* out) {
-  Packing p = {format, group, n, k, paired};
-  if (!valid(p)) return TG_BAD_SHAPE;
-  unpack(p, (const uint8_t*)data, out);
+  if (!valid(format, group, n, k, paired)) return TG_BAD_SHAPE;
+  unpack(Packing(format, group, n, k, paired), (const uint8_t*)data, out);
   return TG_OK;
 }

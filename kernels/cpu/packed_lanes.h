@@ -23,7 +23,8 @@ inline I dot_bytes(I sum, I a, I b) { return {_mm512_dpbusd_epi32(sum.v, a.v, b.
 #elif TG_LEVEL == 1
 
 inline F load_half(const uint16_t* p) {
-  return {_mm256_cvtph_ps(_mm_loadu_si128((const __m128i*)p)), _mm256_cvtph_ps(_mm_loadu_si128((const __m128i*)(p + 8)))};
+  const __m128i *low = (const __m128i*)p, *high = (const __m128i*)(p + 8);
+  return {_mm256_cvtph_ps(_mm_loadu_si128(low)), _mm256_cvtph_ps(_mm_loadu_si128(high))};
 }
 // Bytes at even and at odd places apart and as 16 bits: maddubs would saturate.
 inline __m256i dot_bytes(__m256i sum, __m256i a, __m256i b) {

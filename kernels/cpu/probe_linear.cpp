@@ -49,15 +49,18 @@ TG_PROBE int64_t tg_probe_linear(int32_t level, int32_t format, int32_t group, i
   return thread_nanoseconds() - before;
 }
 
-// Reads `bytes` in order, as fast as one thread can: the floor of whatever must read them. Returns nanoseconds as above.
+// Reads `bytes` as fast as one thread can, in eight streams side by side: the floor of whatever must read them. Returns
+// nanoseconds as above.
 TG_PROBE int64_t tg_probe_read(const void* data, int64_t bytes, uint64_t* check) {
-  const int64_t before = thread_nanoseconds();
+  const int64_t before = thread_nanoseconds(), part = bytes / 512 * 8;  // words of a stream, whole lines
   const uint64_t* words = (const uint64_t*)data;
   uint64_t sums[8] = {};
-  for (int64_t i = 0; i + 8 <= bytes / 8; i += 8) {
-    __builtin_prefetch(words + i + 512);
-    for (int j = 0; j < 8; j++) sums[j] ^= words[i + j];
-  }
+  for (int64_t i = 0; i < part; i += 8)
+    for (int stream = 0; stream < 8; stream++) {
+      const uint64_t* line = words + stream * part + i;
+      __builtin_prefetch(line + 256);
+      for (int j = 0; j < 8; j++) sums[j] ^= line[j];
+    }
   for (uint64_t sum : sums) *check ^= sum;
   return thread_nanoseconds() - before;
 }
