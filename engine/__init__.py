@@ -4,7 +4,7 @@ from . import messages
 from .config import EngineConfig, LaneConfig
 from .convert import ModelSummary, Progress, Respell, Silent, convert_gguf, inspect_model, upcycle
 from .errors import EngineBusy, EngineDead, EngineError, ModelError, RequestRejected, SequenceFailed
-from .launch import EngineProcess, launch
+from .launch import EngineProcess, describe_kernels, launch
 from .messages import SamplingParams, ThinkLimit
 
 __all__ = [
@@ -24,6 +24,7 @@ __all__ = [
     "Silent",
     "ThinkLimit",
     "convert_gguf",
+    "describe_kernels",
     "inspect_model",
     "launch",
     "messages",

@@ -154,8 +154,11 @@ class Lane:
 
     def stats(self) -> LaneStats:
         scheduler = self._scheduler
-        pool = scheduler.pool
+        pool, facts = scheduler.pool, self._runner.facts
         return LaneStats(
+            precision=facts.precision,
+            threads=facts.threads,
+            kernels=dict(facts.kernels),
             running=scheduler.running,
             waiting=scheduler.waiting,
             free=pool.free,

@@ -108,6 +108,19 @@ def launch(config: EngineConfig, *, command: Sequence[str] = _COMMAND) -> Engine
     return EngineProcess(process, config.address, folder)
 
 
+def describe_kernels(device: str = "cpu") -> str:
+    """What computes on this machine, in lines, for reports. The native core is compiled if it was not before.
+
+    Asked of another interpreter, so that this one stays without torch; says what went wrong instead if that fails.
+    """
+    script = f"from tiergate.kernels import backend_report; print(backend_report({device!r}))"
+    command = (sys.executable, "-P", "-c", script)
+    done = subprocess.run(
+        command, stdin=subprocess.DEVNULL, capture_output=True, text=True, env=_environment(), check=False
+    )
+    return done.stdout.strip() if done.returncode == 0 else f"not known: {done.stderr.strip()[-500:]}"
+
+
 def _environment() -> dict[str, str]:
     """Ours, with OpenMP's threads told to spin for a moment only before they sleep.
 

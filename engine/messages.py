@@ -191,6 +191,13 @@ class Failed(msgspec.Struct, frozen=True, tag="failed", kw_only=True, omit_defau
 class LaneStats(msgspec.Struct, frozen=True, kw_only=True):
     """A snapshot; counters only grow. `free + cached + active == blocks`."""
 
+    precision: str = ""
+    """Of the weights, as they are computed with."""
+    threads: int = 0
+    """Compute threads of the native core; 0 where PyTorch runs the lane."""
+    kernels: dict[str, str] = {}
+    """The native core's kernels and the level of instruction sets that each runs at: scalar, avx2, avx512 or amx."""
+
     running: int
     waiting: int
     free: int

@@ -115,9 +115,30 @@ class Metrics(Collector):
             for lane, stats in self._lanes.items():
                 gauge.add_metric((lane,), getattr(stats, name))
             yield gauge
+        yield from _engines(self._lanes)
         for name in LANE_COUNTERS:
             counts = {(lane,): getattr(stats, name) for lane, stats in self._lanes.items()}
             yield _counter(f"lane_{name}", f"Engine lane: {name.replace('_', ' ')}.", ("lane",), counts)
+
+
+def _engines(lanes: Mapping[str, Any]) -> Iterator[Metric]:
+    """What runs each lane: facts as labels of a constant 1."""
+    threads = GaugeMetricFamily(
+        "tiergate_lane_threads",
+        "Engine lane: compute threads of the native core, 0 where PyTorch runs it.",
+        labels=("lane", "precision"),
+    )
+    kernels = GaugeMetricFamily(
+        "tiergate_lane_kernel",
+        "Engine lane: the level of instruction sets at which a kernel of the native core runs.",
+        labels=("lane", "kernel", "level"),
+    )
+    for lane, stats in lanes.items():
+        threads.add_metric((lane, stats.precision), stats.threads)
+        for kernel, level in stats.kernels.items():
+            kernels.add_metric((lane, kernel, level), 1)
+    yield threads
+    yield kernels
 
 
 def _single(counts: Mapping[str, int]) -> dict[tuple[str, ...], int]:

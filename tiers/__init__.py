@@ -1,5 +1,7 @@
 """Turns a `ChatRequest` into a stream of `Event`s, on one tier or a ladder of them."""
 
+from tiergate.engine import describe_kernels
+
 from .cascade import Rung, run_cascade
 from .catalog import Catalog
 from .config import EngineSpec, ThinkingSpec, TierSpec
@@ -40,5 +42,5 @@ __all__ = [
     "EngineSpec", "Event", "Finish", "FinishReason", "GenerationFailed", "Message", "ModelFolder", "ModelMissing",
     "OpenTiers", "Prompt", "Rung", "Sampling", "Start", "Text", "Think", "ThinkingSpec", "Tier", "TierError",
     "TierHealth", "TierSpec", "TierUnavailable", "TokenLogprob", "ToolCall", "ToolSpec", "UpstreamRefused", "Usage",
-    "open_tiers", "run_cascade",
+    "describe_kernels", "open_tiers", "run_cascade",
 ]  # fmt: skip

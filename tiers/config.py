@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-Precision = Literal["auto", "bf16", "fp32"]
+Precision = Literal["auto", "bf16", "int8", "int4", "fp32"]
+KvPrecision = Literal["auto", "bf16", "int8"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +48,9 @@ class TierSpec:
     aliases: tuple[str, ...] = ()
     """Further model names under which clients may ask for this tier."""
     precision: Precision = "auto"
-    """Of weights and activations; `auto` is bf16."""
+    """Of weights and activations; `auto` is bf16. int8 and int4 read less memory a token and are less exact."""
+    kv_precision: KvPrecision = "auto"
+    """Of the KV cache: bf16 or int8, which holds nearly twice the tokens; `auto` is bf16."""
     kv_bytes: int = 1 << 30
     """Memory for its KV cache, bytes."""
     context: int = 0

@@ -8,6 +8,8 @@ import platform
 from importlib import metadata
 from pathlib import Path
 
+from tiergate.tiers import describe_kernels
+
 from ..app import open_catalog
 from .config import Subparsers
 from .options import add_settings, settings_of
@@ -32,5 +34,7 @@ def run(args: argparse.Namespace) -> int:
     for model in catalog.list():
         print(f"    {model.name}: {model.path}")
     for name, spec in settings.tiers.items():
-        print(f"tier {name}: {spec.kind}, model {spec.model}")
+        print(f"tier {name}: {spec.kind}, model {spec.model}, precision {spec.precision}")
+    print(f"engine: {settings.engine.device}, {settings.engine.threads or 'as many as cores'} threads")
+    print(describe_kernels("cpu" if settings.engine.device == "cpu" else "cuda"))
     return 0

@@ -15,7 +15,8 @@ FACES = {
     """,
     "engine": """
         EngineBusy EngineConfig EngineDead EngineError EngineProcess LaneConfig ModelError ModelSummary Progress
-        RequestRejected Respell SamplingParams SequenceFailed Silent ThinkLimit convert_gguf inspect_model launch
+        RequestRejected Respell SamplingParams SequenceFailed Silent ThinkLimit convert_gguf describe_kernels
+        inspect_model launch
         messages upcycle
     """,
     "gateway": """
@@ -32,7 +33,7 @@ FACES = {
         Answer BadField BadPrompt Called Catalog ChatRequest ContextTooLong EFFORTS Effort EngineSpec Event Finish
         FinishReason GenerationFailed Message ModelFolder ModelMissing OpenTiers Prompt Rung Sampling Start Text Think
         ThinkingSpec Tier TierError TierHealth TierSpec TierUnavailable TokenLogprob ToolCall ToolSpec UpstreamRefused
-        Usage open_tiers run_cascade
+        Usage describe_kernels open_tiers run_cascade
     """,
 }
 

@@ -354,7 +354,8 @@ async def test_books_that_fail_behind_the_last_byte_do_not_spoil_the_answer(
 async def test_metrics(house: Build) -> None:
     lane = LaneStats(
         running=1, waiting=2, free=3, cached=4, active=5, blocks=12, steps=7, prompt_tokens=8, generated_tokens=9,
-        cached_tokens=10, preemptions=11, busy_seconds=1.5,
+        cached_tokens=10, preemptions=11, busy_seconds=1.5, precision="int8", threads=2,
+        kernels={"linear": "amx", "rows": "avx512"},
     )  # fmt: skip
     home = house(lanes={"fast": lane})
     async with home.client() as client:
@@ -375,6 +376,9 @@ async def test_metrics(house: Build) -> None:
         "tiergate_active_requests 0.0",
         'tiergate_lane_free{lane="fast"} 3.0',
         'tiergate_lane_generated_tokens_total{lane="fast"} 9.0',
+        'tiergate_lane_threads{lane="fast",precision="int8"} 2.0',
+        'tiergate_lane_kernel{kernel="linear",lane="fast",level="amx"} 1.0',
+        'tiergate_lane_kernel{kernel="rows",lane="fast",level="avx512"} 1.0',
     ):
         assert line in text
 

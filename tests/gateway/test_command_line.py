@@ -62,7 +62,9 @@ def test_info(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     text = capsys.readouterr().out
     assert text.startswith("tiergate ")
     assert f"models: {tmp_path / 'cache'}" in text
-    assert "tier deep: local, model smollm2-135m-moe" in text
+    assert "tier deep: local, model smollm2-135m-moe, precision auto" in text
+    assert "engine: cpu, as many as cores threads" in text
+    assert "native core: " in text
 
 
 @pytest.mark.parametrize(

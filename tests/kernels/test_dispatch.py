@@ -76,6 +76,8 @@ def test_the_report_names_every_op() -> None:
     assert report.cpu == cpu_features()
     text = str(report)
     assert all(f"{name}: " in text for name in report.ops)
+    assert f"native core: {report.native}" in text
+    assert report.native.startswith(("linear ", "none ("))
 
 
 def test_cpu_features_are_read_from_the_first_processor() -> None:

@@ -47,6 +47,7 @@ async def open(name: str, spec: TierSpec, shared: Shared) -> LocalTier:
         name=name,
         model=str(folder.path),
         precision=spec.precision,
+        kv_precision=spec.kv_precision,
         kv_bytes=spec.kv_bytes,
         context=spec.context,
         max_sequences=spec.max_sequences,
