@@ -277,12 +277,19 @@ class Scheduler:
         return self._decoding
 
     def _door_is_shut(self) -> bool:
-        """Whether a plan would certainly not look at those who wait."""
+        """Whether a plan would certainly let nobody in: there is no place, or the first in the queue finds no room."""
         if not self._waiting:
             return True
-        if self._running and self._waiting[0].priority > self._running[-1].priority:
+        first, pool = self._waiting[0], self.pool
+        if self._running and first.priority > self._running[-1].priority:
             return False
-        return not self._free_rows or self.pool.available <= 0
+        if not self._free_rows or pool.available <= 0:
+            return True
+        blocks = -(-len(first.ids) // pool.block_size)
+        if blocks > pool.blocks:  # to be named as impossible
+            return False
+        hit = pool.find(first.chain, first.ids, len(first.ids) - 1)
+        return blocks - len(hit.blocks) + hit.idle > pool.available
 
     def _grant(self, sequence: Sequence, blocks: int) -> None:
         held = len(sequence.blocks)
