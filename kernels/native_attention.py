@@ -151,20 +151,28 @@ def rope_kv(
     return queries
 
 
-def attend(
-    shape: Shape, batch: Batch, run: Run, queries: Bits, cache: Bytes, memory: Bytes, out: Floats | None = None
-) -> Floats:
-    """softmax(scale * q kᵀ) v of queries [T, heads, padded dim] → [T, heads * head_dim], into `out` where given.
+def attend(shape: Shape, batch: Batch, run: Run, queries: Bits, cache: Bytes, memory: Bytes) -> Floats:
+    """softmax(scale * q kᵀ) v of queries [T, heads, padded dim] → [T, heads * head_dim].
 
     `memory` is `scratch(shape, run.ranks)`. Raises `Unavailable` for a level that this machine lacks.
     """
-    if out is None:
-        out = np.empty((batch.tokens, shape.heads * shape.head_dim), np.float32)
+    out = np.empty((batch.tokens, shape.heads * shape.head_dim), np.float32)
+    attend_into(out, shape, batch, run, queries, cache, memory)
+    return out
+
+
+def attend_into(
+    out: Floats, shape: Shape, batch: Batch, run: Run, queries: Bits, cache: Bytes, memory: Bytes
+) -> int:
+    """The same into `out`: nanoseconds of processor time that this thread took."""
     probe = _probe(shape, run, batch)
     probe.queries, probe.cache = _address(queries), _address(cache)
     probe.scratch, probe.out = _address(memory), _address(out)
-    _check(library().tg_probe_attend(ctypes.byref(probe)), run)
-    return out
+    native = library().tg_probe_attend
+    native.restype = ctypes.c_int64
+    spent = int(native(ctypes.byref(probe)))
+    _check(min(spent, 0), run)
+    return spent
 
 
 def shares(shape: Shape, batch: Batch, ranks: int) -> list[int]:

@@ -20,7 +20,7 @@ namespace {
 
 #if TG_LEVEL >= 3
 constexpr int kRowCost = 8;
-constexpr int kTilesFrom = 8;  // rows from which tiles are faster
+constexpr int kTilesFrom = 5;  // rows from which tiles are faster
 #else
 constexpr int kRowCost = 100;
 #endif
@@ -33,14 +33,15 @@ constexpr int kLaneRows = 2, kLaneBlocks = 1;
 // A piece at work: its rows are numbered from 0 here.
 class Worker {
  public:
-  Worker(const AttentionArgs& args, const AttentionScratch& scratch, const Piece& piece)
+  Worker(const AttentionArgs& args, const AttentionScratch& scratch, const Piece& piece, const Piece* next, bool first)
       : args_(args),
         layer_(*args.layer),
         scratch_(scratch),
         piece_(piece),
-        cache_(args, piece.unit.sequence, piece.unit.kv_head),
+        next_(next),
+        first_(first),
         state_(scratch.state()),
-        dim_(cache_.layout.dim),
+        dim_(padded_dim(args.layer->head_dim)),
         rows_(piece.row_to - piece.row_from),
         group_(layer_.heads / layer_.kv_heads),
         factor_(layer_.scale * 1.44269504088896341f) {
@@ -95,13 +96,20 @@ class Worker {
   template <typename Pages, bool tiles>
   void spans() {
     clear();
+    SpanPages now(args_, piece_.unit, piece_.span_from);
     for (int32_t span = piece_.span_from; span < piece_.span_to; span++) {
-      const Pages pages(cache_, span, scratch_.first_key()[0], scratch_.end_key()[rows_ - 1]);
+      const bool more = span + 1 < piece_.span_to;
+      const SpanPages next = more ? SpanPages(args_, piece_.unit, span + 1)
+                             : next_ ? SpanPages(args_, next_->unit, next_->span_from)
+                                     : now;
+      const Ahead ahead(now, more || next_ ? &next : nullptr);
+      const Pages pages(now);
       if (tiles) {
-        span_by_tiles(pages);
+        span_by_tiles(pages, ahead);
       } else {
-        span_by_lanes(pages);
+        span_by_lanes(pages, ahead);
       }
+      now = next;
       if (!piece_.from_first_span()) hand_over(1 + span - piece_.span_from);
     }
     if (!piece_.from_first_span()) return;
@@ -133,20 +141,20 @@ class Worker {
   }
 
   template <typename Pages>
-  void span_by_lanes(const Pages& pages) {
+  void span_by_lanes(const Pages& pages, const Ahead& ahead) {
     int row = 0;
-    for (; row + kLaneRows <= rows_; row += kLaneRows) lane_rows<kLaneRows>(pages, row);
-    if (kLaneRows > 2 && row + 3 == rows_) return lane_rows<3>(pages, row);
-    if (kLaneRows > 2 && row + 2 == rows_) return lane_rows<2>(pages, row);
-    if (row + 1 == rows_) lane_rows<1>(pages, row);
+    for (; row + kLaneRows <= rows_; row += kLaneRows) lane_rows<kLaneRows>(pages, row ? nullptr : &ahead, row);
+    if (kLaneRows > 2 && row + 3 == rows_) return lane_rows<3>(pages, row ? nullptr : &ahead, row);
+    if (kLaneRows > 2 && row + 2 == rows_) return lane_rows<2>(pages, row ? nullptr : &ahead, row);
+    if (row + 1 == rows_) lane_rows<1>(pages, row ? nullptr : &ahead, row);
   }
 
   template <int R, typename Pages>
-  void lane_rows(const Pages& pages, int row) {
+  void lane_rows(const Pages& pages, const Ahead* ahead, int row) {
     const int first = from(pages, row), end = to(pages, row + R - 1);
     if (first >= end) return;
     float* scores = scratch_.scores();
-    lane_scores<R>(pages, first / 16, (end + 15) / 16, (const float*)scratch_.queries() + row * dim_, scores);
+    lane_scores<R>(pages, ahead, first / 16, (end + 15) / 16, (const float*)scratch_.queries() + row * dim_, scores);
     Peak peaks[R];
     bool sees[R];
     for (int r = 0; r < R; r++) {
@@ -154,19 +162,20 @@ class Worker {
       sees[r] = a < b;
       float* mine = scores + r * TG_SPAN;
       const int seen_from = sees[r] ? a & ~15 : end, seen_to = sees[r] ? (b + 15) & ~15 : end;
-      if (sees[r]) peaks[r] = soften(mine, mine, a, b, pages, factor_);
+      if (sees[r]) peaks[r] = RowSoftmax<Pages>(pages, mine, a, b, factor_).run(mine);
       for (int k = first & ~15; k < seen_from; k++) mine[k] = 0.0f;
       for (int k = seen_to; k < end; k++) mine[k] = 0.0f;
     }
-    lane_values<R, kLaneBlocks>(pages, first & ~15, end, scores, scratch_.sums());
+    lane_values<R, kLaneBlocks>(pages, ahead, first & ~15, end, scores, scratch_.sums());
     for (int r = 0; r < R; r++)
       if (sees[r]) merge(state_, row + r, dim_, peaks[r], scratch_.sums() + r * dim_);
   }
 
 #if TG_LEVEL >= 3
   template <typename Pages>
-  void span_by_tiles(const Pages& pages) {
-    const TileSpan span = tile_span(pages, scratch_.keys(), scratch_.values());
+  void span_by_tiles(const Pages& pages, const Ahead& ahead) {
+    if (rows_ <= TILE_ROWS) return span_of_few(pages, ahead);
+    TileSpan<Pages> span(pages, scratch_.keys(), scratch_.values());
     for (int row = 0; row < rows_; row += ROWS) {
       const int rows = rows_ - row < ROWS ? rows_ - row : (int)ROWS;
       const int first = from(pages, row) & ~(STEP - 1), end = to(pages, row + rows - 1);
@@ -183,13 +192,26 @@ class Worker {
       Peak peaks[ROWS];
       for (int r = 0; r < rows; r++) peaks[r] = tile_weights(pages, row + r, r, first, steps_end);
       if (rows > TILE_ROWS) {
-        tile_values<true>(span, dim_, first, steps_end, scratch_.weights(), scratch_.sums());
+        tile_sums<true>(span.values(), dim_, first, steps_end, scratch_.weights(), scratch_.sums());
       } else {
-        tile_values<false>(span, dim_, first, steps_end, scratch_.weights(), scratch_.sums());
+        tile_sums<false>(span.values(), dim_, first, steps_end, scratch_.weights(), scratch_.sums());
       }
       for (int r = 0; r < rows; r++)
         if (peaks[r].total != 0.0f) merge(state_, row + r, dim_, peaks[r], scratch_.sums() + r * dim_);
     }
+    _tile_release();
+  }
+
+  template <typename Pages>
+  void span_of_few(const Pages& pages, const Ahead& ahead) {
+    const int first = pages.from & ~(STEP - 1), end = (pages.to + STEP - 1) & ~(STEP - 1);
+    TileShape(rows_, 0).load();
+    stream_scores(pages, ahead, first, end, (const uint16_t*)scratch_.queries(), scratch_.scores(), scratch_.keys());
+    Peak peaks[TILE_ROWS];
+    for (int r = 0; r < rows_; r++) peaks[r] = tile_weights(pages, r, r, first, end);
+    stream_sums(pages, ahead, rows_, first, end, scratch_.weights(), scratch_.sums(), scratch_.values());
+    for (int r = 0; r < rows_; r++)
+      if (peaks[r].total != 0.0f) merge(state_, r, dim_, peaks[r], scratch_.sums() + r * dim_);
     _tile_release();
   }
 
@@ -205,18 +227,19 @@ class Worker {
     const int seen_from = a & ~15, seen_to = (b + 15) & ~15;
     memset(weights + first, 0, 2 * (size_t)(seen_from - first));
     memset(weights + seen_to, 0, 2 * (size_t)(end - seen_to));
-    return soften(scratch_.scores() + r * TG_SPAN, weights, a, b, pages, factor_);
+    return RowSoftmax<Pages>(pages, scratch_.scores() + r * TG_SPAN, a, b, factor_).run(weights);
   }
 #else
   template <typename Pages>
-  void span_by_tiles(const Pages&) {}
+  void span_by_tiles(const Pages&, const Ahead&) {}
 #endif
 
   const AttentionArgs& args_;
   const TgLayer& layer_;
   const AttentionScratch& scratch_;
   const Piece& piece_;
-  const HeadCache cache_;
+  const Piece* const next_;
+  const bool first_;
   const Partial state_;
   const int dim_, rows_, group_;
   const float factor_;
@@ -224,9 +247,14 @@ class Worker {
 
 void attend(const AttentionArgs& args, int rank, int ranks) {
   const AttentionScratch scratch(args.scratch, rank, *args.model, *args.layer);
+  Piece current;
+  int count = 0;
   AttentionPlan(args, kRowCost, ranks).each_piece(rank, [&](const Piece& piece) {
-    Worker(args, scratch, piece).run();
+    if (count > 0) Worker(args, scratch, current, &piece, count == 1).run();
+    current = piece;
+    count++;
   });
+  if (count > 0) Worker(args, scratch, current, nullptr, count == 1).run();
 }
 
 bool splits(const AttentionArgs& args, int ranks) { return AttentionPlan(args, kRowCost, ranks).splits(); }

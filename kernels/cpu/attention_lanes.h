@@ -11,15 +11,17 @@ namespace TG_NS {
 
 // Scores of R rows with the keys of pages [from, to): queries float32 [R, dim], scores [R, TG_SPAN].
 template <int R, typename Pages>
-inline void lane_scores(const Pages& pages, int from, int to, const float* queries, float* scores) {
+inline void lane_scores(const Pages& pages, const Ahead* ahead, int from, int to, const float* queries, float* scores) {
   const int dim = pages.layout.dim;
   for (int p = from; p < to; p++) {
+    Fetch fetch = ahead ? ahead->scoring(p, dim / 2) : Fetch();
     F total[R];
     for (int r = 0; r < R; r++) total[r] = zero();
     for (int d = 0; d < dim; d += 32) {
       F even[R], odd[R];
       for (int r = 0; r < R; r++) even[r] = odd[r] = zero();
       for (int i = d; i < d + 32; i += 2) {
+        fetch.turn();
         F key_even, key_odd;
         pages.keys(p, i / 2, key_even, key_odd);
         for (int r = 0; r < R; r++) {
@@ -49,17 +51,23 @@ inline void lane_pair(const Pages& pages, int pair, int block, const float* weig
 // Sums of R rows over keys [from, to) with `from` even: weights float32 [R, TG_SPAN], sums [R, dim]. The keys of a dot
 // product's 32 that are left out would weigh 0; what the cache holds there may be anything.
 template <int R, int B, typename Pages>
-inline void lane_values(const Pages& pages, int from, int to, const float* weights, float* sums) {
+inline void lane_values(const Pages& pages, const Ahead* ahead, int from, int to, const float* weights, float* sums) {
   const int dim = pages.layout.dim;
   memset(sums, 0, sizeof(float) * R * dim);
   for (int step = from & ~31; step < to; step += 32) {
     const int begin = step > from ? step : from, end = step + 32 < to ? step + 32 : to;
+    Fetch fetch[2];
+    for (int key = begin; ahead && key < end; key += TG_PAGE)
+      fetch[key / TG_PAGE % 2] = ahead->summing(key / TG_PAGE, dim / 16 / B * (TG_PAGE / 2));
     for (int block = 0; block < dim / 16; block += B) {
       F even[R][B], odd[R][B];
       for (int r = 0; r < R; r++)
         for (int b = 0; b < B; b++) even[r][b] = odd[r][b] = zero();
       int pair = begin / 2;
-      for (; 2 * pair + 2 <= end; pair++) lane_pair<R, B, true>(pages, pair, block, weights, even, odd);
+      for (; 2 * pair + 2 <= end; pair++) {
+        fetch[pair / (TG_PAGE / 2) % 2].turn();
+        lane_pair<R, B, true>(pages, pair, block, weights, even, odd);
+      }
       if (2 * pair < end) lane_pair<R, B, false>(pages, pair, block, weights, even, odd);
       for (int r = 0; r < R; r++)
         for (int b = 0; b < B; b++) {

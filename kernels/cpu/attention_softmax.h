@@ -6,61 +6,113 @@
 namespace tg {
 namespace TG_NS {
 
-// 2^x for x up to 127, to a relative 3e-6; 2^-100 below that; NaN for NaN. x = n + f, |f| <= 1/2, and a polynomial of degree
-// 4 in f of least relative error. Its results become bf16, which is a thousand times coarser.
+// 2^x for x up to 127, to a relative 8e-5; 2^-100 below that; NaN for NaN. x = n + f, |f| <= 1/2, and a polynomial of degree
+// 3 in f of least relative error. Its results become bf16, which is 25 times coarser.
 inline F exp2_for_bf16(F x) {
   const F to_integer = splat(12582912.0f);  // 1.5 * 2^23: in its neighbourhood float32 has integers only
   x = max(splat(-100.0f), x);
   const F shifted = x + to_integer, f = x - (shifted - to_integer);
-  F p = fma(splat(0.009570100344717503f), f, splat(0.05591785907745361f));
-  p = fma(p, f, splat(0.240247443318367f));
-  p = fma(p, f, splat(0.6931217908859253f));
-  p = fma(p, f, splat(0.9999992847442627f));
+  F p = fma(splat(0.0551716573536396f), f, splat(0.2426111251115799f));
+  p = fma(p, f, splat(0.6932609677314758f));
+  p = fma(p, f, splat(0.9999280571937561f));
   return as_float(as_int(p) + shift_left(as_int(shifted), 23));
 }
 
-// Sixteen weights, rounded to bf16.
+// Sixteen or thirty-two weights, rounded to bf16.
 inline void store_weights(float* p, F x) { store(p, as_float(shift_left(round_bf16(x), 16))); }
+inline void store_weights(float* p, F x, F next) {
+  store_weights(p, x);
+  store_weights(p + 16, next);
+}
 #if TG_LEVEL >= 2
 inline void store_weights(uint16_t* p, F x) { _mm256_storeu_si256((__m256i*)p, (__m256i)_mm512_cvtneps_pbh(x.v)); }
+inline void store_weights(uint16_t* p, F x, F next) {
+  _mm512_storeu_si512(p, (__m512i)_mm512_cvtne2ps_pbh(next.v, x.v));
+}
 #endif
 
 struct Peak {
   float peak, total;
 };
 
-// Turns `scores` [TG_SPAN] of a row into `weights` [TG_SPAN] 2^(score * factor - peak), bf16 as bf16 or float32, in the
-// sixteens that hold keys [from, to), which is not empty; in these a key outside weighs 0. `total` sums the weights before
-// they are rounded. int8 scales of keys and values, where the cache has them, are applied.
-template <typename Cache, typename Weight>
-inline Peak soften(float* scores, Weight* weights, int from, int to, const Cache& cache, float factor) {
-  const F none = splat(-INFINITY);
-  F top = none;
-  for (int at = from & ~15; at < to; at += 16) {
-    F x = load(scores + at);
-    if (Cache::kScaled) {
-      x = x * cache.key_scales(at / 16);
-      store(scores + at, x);
+// Softmax of one row over one span. A key of [from, to), which is not empty, weighs 2^(score * factor - peak); other keys
+// of the sixteens that these lie in weigh 0.
+template <typename Pages>
+class RowSoftmax {
+ public:
+  // `scores` [TG_SPAN] are overwritten where the cache has scales.
+  RowSoftmax(const Pages& pages, float* scores, int from, int to, float factor)
+      : pages_(pages), scores_(scores), from_(from), to_(to), factor_(factor) {}
+
+  // Writes `weights` [TG_SPAN], bf16 as bf16 or float32, in those sixteens. `total` sums them before they are rounded.
+  template <typename Weight>
+  Peak run(Weight* weights) {
+    const float peak = find_peak();
+    scale_ = splat(factor_);
+    shift_ = splat(-peak);
+    int v = from_ / 16;
+    F total = zero();
+    for (; v < first_whole(); v++) total = total + edge(v, weights);
+    for (; v + 2 <= end_whole(); v += 2) {
+      const F x = weight(v), next = weight(v + 1);
+      total = total + x + next;
+      store_weights(weights + 16 * v, scaled(v, x), scaled(v + 1, next));
     }
-    if (at < from || at + 16 > to) x = between(from > at ? from - at : 0, to < at + 16 ? to - at : 16, x, none);
-    top = max(x, top);
-  }
-  const float peak = largest(top) * factor;
-  const F scale = splat(factor), shift = splat(-peak);
-  F total = zero();
-  for (int at = from & ~15; at < to; at += 16) {
-    F x = exp2_for_bf16(fma(load(scores + at), scale, shift));
-    F weighed = Cache::kScaled ? x * cache.value_scales(at / 16) : x;
-    if (at < from || at + 16 > to) {
-      const int first = from > at ? from - at : 0, end = to < at + 16 ? to - at : 16;
-      x = between(first, end, x, zero());
-      weighed = between(first, end, weighed, zero());
+    for (; v < end_whole(); v++) {
+      const F x = weight(v);
+      total = total + x;
+      store_weights(weights + 16 * v, scaled(v, x));
     }
-    total = total + x;
-    store_weights(weights + at, weighed);
+    for (; 16 * v < to_; v++) total = total + edge(v, weights);
+    return {peak, sum(total)};
   }
-  return {peak, sum(total)};
-}
+
+ private:
+  // Sixteens of which every key is seen.
+  int first_whole() const { return (from_ + 15) / 16 < end_whole() ? (from_ + 15) / 16 : end_whole(); }
+  int end_whole() const { return to_ / 16 > from_ / 16 ? to_ / 16 : from_ / 16; }
+
+  F seen(int v, F x, F other) const {
+    const int first = from_ - 16 * v, end = to_ - 16 * v;
+    return between(first > 0 ? first : 0, end < 16 ? end : 16, x, other);
+  }
+
+  F score(int v) const {
+    const F x = load(scores_ + 16 * v);
+    if (!Pages::kScaled) return x;
+    const F scaled = x * pages_.key_scales(v);
+    store(scores_ + 16 * v, scaled);
+    return scaled;
+  }
+
+  float find_peak() const {
+    const F none = splat(-INFINITY);
+    F top[4] = {none, none, none, none};
+    int v = from_ / 16;
+    for (; v < first_whole(); v++) top[0] = max(seen(v, score(v), none), top[0]);
+    for (; v + 4 <= end_whole(); v += 4)
+      for (int i = 0; i < 4; i++) top[i] = max(score(v + i), top[i]);
+    for (; v < end_whole(); v++) top[1] = max(score(v), top[1]);
+    for (; 16 * v < to_; v++) top[2] = max(seen(v, score(v), none), top[2]);
+    return largest(max(max(top[0], top[1]), max(top[2], top[3]))) * factor_;
+  }
+
+  F weight(int v) const { return exp2_for_bf16(fma(load(scores_ + 16 * v), scale_, shift_)); }
+  F scaled(int v, F x) const { return Pages::kScaled ? x * pages_.value_scales(v) : x; }
+
+  template <typename Weight>
+  F edge(int v, Weight* weights) const {
+    const F x = weight(v);
+    store_weights(weights + 16 * v, seen(v, scaled(v, x), zero()));
+    return seen(v, x, zero());
+  }
+
+  const Pages& pages_;
+  float* const scores_;
+  const int from_, to_;
+  const float factor_;
+  F scale_, shift_;
+};
 
 // Adds the keys that `sum` [dim] stands for to what row `row` of `into` has seen so far.
 inline void merge(const Partial& into, int row, int dim, Peak peak, const float* sum) {
@@ -71,13 +123,15 @@ inline void merge(const Partial& into, int row, int dim, Peak peak, const float*
     memcpy(out, sum, 4 * (size_t)dim);
     return;
   }
-  const float ln2 = 0.69314718056f, top = into.peak[row] > peak.peak ? into.peak[row] : peak.peak;
-  const F old = exp(splat((into.peak[row] - top) * ln2)), fresh = exp(splat((peak.peak - top) * ln2));
+  // One of the two keeps its weights: 2^0 is exactly 1.
+  const float lead = into.peak[row] - peak.peak;
+  const F less = exp(splat(-fabsf(lead) * 0.69314718056f));
+  const F old = lead >= 0.0f ? splat(1.0f) : less, fresh = lead <= 0.0f ? splat(1.0f) : less;
   for (int d = 0; d < dim; d += 16) store(out + d, fma(load(sum + d), fresh, load(out + d) * old));
   alignas(64) float lanes[16];
   store(lanes, fma(splat(peak.total), fresh, splat(into.total[row]) * old));
   into.total[row] = lanes[0];
-  into.peak[row] = top;
+  if (!(lead >= 0.0f)) into.peak[row] = peak.peak;
 }
 
 // The output of row `row`. A zero is always +0, whatever signs underflow left.

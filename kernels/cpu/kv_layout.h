@@ -27,9 +27,9 @@ struct KvLayout {
         head(block_size / TG_PAGE * page),
         block(kv_heads * head) {}
 
-  // Bytes from the cache's start to the page of a token of `kv_head`.
-  int64_t page_of(int32_t block_id, int32_t kv_head, int32_t position) const {
-    return block_id * block + kv_head * head + position % block_size / TG_PAGE * page;
+  // Bytes from the cache's start to the page of `kv_head` that holds the token at place `inside` of a block.
+  int64_t page_at(int32_t block_id, int32_t kv_head, int32_t inside) const {
+    return block_id * block + kv_head * head + inside / TG_PAGE * page;
   }
 
   int32_t block_size;

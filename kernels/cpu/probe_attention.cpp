@@ -1,4 +1,6 @@
 // Attention and the cache write at a level on plain arrays.
+#include <time.h>
+
 #include "attention_plan.h"
 #include "probe.h"
 
@@ -60,13 +62,19 @@ tg::AttentionArgs attention_args(const Probe& probe, const Model& model) {
           probe.table_rows, probe.tables, probe.table_width, probe.out, probe.scratch};
 }
 
+int64_t thread_nanoseconds() {
+  timespec now;
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return now.tv_sec * 1000000000ll + now.tv_nsec;
+}
+
 }  // namespace
 
 TG_PROBE int64_t tg_probe_attention_scratch(const Probe* probe) {
   return tg::attention_scratch_bytes(Model(*probe).model, probe->ranks);
 }
 
-// Both return 0, or -1 for a level that there is none of.
+// 0, or -1 for a level that there is none of, which is what tg_probe_attend returns, too.
 TG_PROBE int32_t tg_probe_rope_kv(const Probe* probe) {
   if (probe->level > tg::best_level() || !table(probe->level)) return -1;
   const Model model(*probe);
@@ -79,16 +87,18 @@ TG_PROBE int32_t tg_probe_rope_kv(const Probe* probe) {
   return 0;
 }
 
-// `combine`: 0 where it is called only if `splits` asks for it, 1 where it is called whatever that says.
-TG_PROBE int32_t tg_probe_attend(const Probe* probe) {
+// The processor time that this thread spent, in nanoseconds. `combine`: 0 where it is called only if `splits` asks for it,
+// 1 where it is called whatever that says.
+TG_PROBE int64_t tg_probe_attend(const Probe* probe) {
   if (probe->level > tg::best_level() || !table(probe->level)) return -1;
   const Model model(*probe);
   const tg::AttentionArgs args = attention_args(*probe, model);
   const tg::AttentionKernels* kernels = table(probe->level);
+  const int64_t before = thread_nanoseconds();
   tg::run_ranks(probe->ranks, probe->threads, [&](int rank, int ranks) { kernels->attend(args, rank, ranks); });
   if (probe->combine || kernels->splits(args, probe->ranks))
     tg::run_ranks(probe->ranks, probe->threads, [&](int rank, int ranks) { kernels->combine(args, rank, ranks); });
-  return 0;
+  return thread_nanoseconds() - before;
 }
 
 // Pairs of a row and a key that `rank` attends to, as the plan counts them with tiles' row cost.

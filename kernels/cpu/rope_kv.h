@@ -117,7 +117,8 @@ inline void rope_kv(const RopeKvArgs& args, int rank, int ranks) {
     }
     const int32_t position = args.positions[row];
     const int32_t* table = args.tables + (int64_t)args.table_rows[args.owners[row]] * args.table_width;
-    char* page = (char*)layer.kv + layout.page_of(table[position / layout.block_size], part - heads, position);
+    const int32_t block = table[position / layout.block_size], inside = position % layout.block_size;
+    char* page = (char*)layer.kv + layout.page_at(block, part - heads, inside);
     write_slot({page, position % TG_PAGE, layout}, model.kv_format, x, x + kv_heads * head_dim, head_dim);
   }
 }
