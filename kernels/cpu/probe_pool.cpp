@@ -1,4 +1,4 @@
-// Runs of the thread pool for tests: every thread counts through barriers, in lockstep with the others.
+// Runs of the thread pool for tests and benchmarks: counting through barriers, a read of memory from front to back.
 #include <string.h>
 
 #include "pool.h"
@@ -37,6 +37,24 @@ void halve(void* argument, int rank, int) {
   job.out[rank] = tiny * 0.5f;
 }
 
+struct Read {
+  const uint64_t* data;
+  int64_t count;
+  uint64_t* sums;  // [threads], a cache line apart
+};
+
+void read(void* argument, int rank, int ranks) {
+  const Read& job = *static_cast<Read*>(argument);
+  const int64_t lines = job.count / 8;
+  uint64_t sums[8] = {};
+  for (int64_t line = lines * rank / ranks; line < lines * (rank + 1) / ranks; line++) {
+    __builtin_prefetch(job.data + 8 * line + 512);
+    for (int i = 0; i < 8; i++) sums[i] ^= job.data[8 * line + i];
+  }
+  for (int i = 1; i < 8; i++) sums[0] ^= sums[i];
+  job.sums[8 * rank] = sums[0];
+}
+
 }  // namespace
 
 // How often a thread saw another one out of step: 0. `turns` int32 [threads], each raised by `rounds`.
@@ -50,4 +68,14 @@ TG_PROBE int32_t tg_probe_pool_count(TgPool* pool, int32_t rounds, int32_t* turn
 TG_PROBE void tg_probe_pool_halve(TgPool* pool, float tiny, float* out) {
   Denormal job = {tiny, out};
   pool->run(halve, &job);
+}
+
+// The exclusive or of `count` 64-bit words, a multiple of 8, read once by all threads together.
+TG_PROBE uint64_t tg_probe_pool_read(TgPool* pool, const uint64_t* data, int64_t count) {
+  std::vector<uint64_t> sums(8 * (size_t)pool->threads());
+  Read job = {data, count, sums.data()};
+  pool->run(read, &job);
+  uint64_t total = 0;
+  for (int rank = 0; rank < pool->threads(); rank++) total ^= sums[8 * (size_t)rank];
+  return total;
 }

@@ -1,4 +1,4 @@
-"""`make bench`: the engine beside transformers, its own share of a step, then what the gateway costs.
+"""`make bench`: native steps beside their floor, the engine beside transformers, its own share, the gateway's cost.
 
 Tables on the terminal, `--json` for all.
 
@@ -15,10 +15,11 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from bench import engine, engine_host, gateway
+from bench import engine, engine_host, gateway, steps
 from rich.console import Console
 
 from fakes.models import embedded_catalog
+from tiergate.kernels import ThreadPool
 from tiergate.tiers import Catalog
 
 ENGINE = {1: (5, 64), 16: (3, 64), 64: (2, 64)}
@@ -27,7 +28,7 @@ ENGINE_QUICK = {1: (1, 16), 16: (1, 16)}
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("part", nargs="?", choices=("all", "engine", "host", "gateway"), default="all")
+    parser.add_argument("part", nargs="?", choices=("all", "steps", "engine", "host", "gateway"), default="all")
     parser.add_argument("--quick", action="store_true", help="smaller and only once: to see that it works")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write all records here")
     args = parser.parse_args()
@@ -35,6 +36,9 @@ def main() -> None:
     catalog: Catalog = embedded_catalog()
     folder = catalog.resolve("smollm2-135m").path
     records: dict[str, list[dict[str, Any]]] = {}
+    if args.part in ("all", "steps"):
+        brief = steps.Plan(precisions=("int8",), rows=(1, 4), contexts=(256,), rounds=3)
+        records["steps"] = steps.bench(folder, ThreadPool(1), brief if args.quick else steps.Plan(), console)
     if args.part in ("all", "engine"):
         records["engine"] = engine.bench(folder, ENGINE_QUICK if args.quick else ENGINE, console)
     if args.part in ("all", "host"):

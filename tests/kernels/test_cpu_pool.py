@@ -25,6 +25,8 @@ def core() -> ctypes.CDLL:
     found.tg_probe_pool_count.argtypes = (ctypes.c_void_p, ctypes.c_int32, ctypes.c_void_p)
     found.tg_probe_pool_halve.argtypes = (ctypes.c_void_p, ctypes.c_float, ctypes.c_void_p)
     found.tg_probe_pool_halve.restype = None
+    found.tg_probe_pool_read.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)
+    found.tg_probe_pool_read.restype = ctypes.c_uint64
     return found
 
 
@@ -86,6 +88,12 @@ def test_closing_ends_the_threads(core: ctypes.CDLL, threads: int) -> None:
     assert tasks() == before + threads - 1
     core.tg_pool_close(made)
     assert tasks() == before
+
+
+@pytest.mark.parametrize("count", [0, 8, 24, 800])
+def test_all_threads_together_read_everything(core: ctypes.CDLL, pool: int, count: int) -> None:
+    data = np.random.default_rng(count).integers(0, 1 << 63, count, np.uint64)
+    assert core.tg_probe_pool_read(pool, data.ctypes.data, count) == np.bitwise_xor.reduce(data)
 
 
 @pytest.mark.parametrize("count", [0, -1, 1025])
