@@ -16,6 +16,7 @@ import torch
 
 from . import (
     backend_report,
+    bench_linear,
     embedding,
     gated_mlp,
     linear_residual,
@@ -30,6 +31,7 @@ from . import (
     rope_kv,
 )
 from .cases import Draw
+from .dispatch import Unavailable
 
 HIDDEN, WIDTH, HEADS, KV_HEADS, DIM, VOCAB = 576, 1536, 9, 3, 64, 49152
 LAYERS, BLOCK, EPS = 12, 16, 1e-5
@@ -123,6 +125,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
             ):
                 times = timed(call, options.rounds)
                 print(f"{op:24}{min(times):10.0f}{median(times):10.0f}")
+    print()
+    try:
+        for line in bench_linear.lines(rounds=7):
+            print(line, flush=True)
+    except Unavailable as why:
+        print(f"linear kernels: {why}")
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ namespace tg {
 namespace TG_NS {
 
 // Whether tiles beat vectors at so many rows, as measured; four bits have to be made bytes and be stored for tiles.
-inline bool tiles_pay(int32_t format, int32_t rows) { return rows >= (format == TG_INT4 ? 12 : 3); }
+inline bool tiles_pay(int32_t format, int32_t rows) { return rows >= (format == TG_INT4 ? 16 : 3); }
 
 constexpr int kChunk = 512;  // rows
 
