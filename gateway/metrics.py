@@ -22,8 +22,8 @@ BUCKETS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0,
 """Upper bounds in seconds; a last one without bound follows."""
 LANE_GAUGES: Final = ("running", "waiting", "free", "cached", "active", "blocks")
 LANE_COUNTERS: Final = (
-    "steps", "prompt_tokens", "generated_tokens", "cached_tokens", "preemptions", "busy_seconds", "drafted_tokens",
-    "accepted_tokens",
+    "steps", "calls", "prompt_tokens", "generated_tokens", "cached_tokens", "preemptions", "busy_seconds",
+    "runner_seconds", "predicted_seconds", "drafted_tokens", "accepted_tokens",
 )  # fmt: skip
 
 
