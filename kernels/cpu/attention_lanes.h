@@ -3,11 +3,16 @@
 // A lane is a key while scores are made, and a dimension while values are summed. For levels without tiles, and for few
 // rows, where reading the cache is what takes time.
 #pragma once
-#include "attention_span.h"
-#include "simd.h"
+#include "attention_piece.h"
 
 namespace tg {
 namespace TG_NS {
+
+#if TG_LEVEL >= 2
+enum { LANE_ROWS = 4, LANE_BLOCKS = 2 };  // as many as the registers hold
+#else
+enum { LANE_ROWS = 2, LANE_BLOCKS = 1 };
+#endif
 
 // Scores of R rows with the keys of pages [from, to): queries float32 [R, dim], scores [R, TG_SPAN].
 template <int R, typename Pages>
@@ -75,6 +80,37 @@ inline void lane_values(const Pages& pages, const Ahead* ahead, int from, int to
           store(at, load(at) + (even[r][b] + odd[r][b]));
         }
     }
+  }
+}
+
+// R rows from `row` on with one span.
+template <int R, typename Pages>
+inline void lane_rows(const PieceWork& work, const Pages& pages, const Ahead* ahead, int row) {
+  const int first = work.from(pages, row) & ~15, end = work.to(pages, row + R - 1);
+  if (first >= end) return;
+  const int pages_end = (end + 15) / 16;
+  const float* queries = (const float*)work.scratch.queries() + row * work.dim;
+  float* scores = work.scratch.scores();
+  float* sums = work.scratch.sums();
+  lane_scores<R>(pages, ahead, first / 16, pages_end, queries, scores);
+  Peak peaks[R];
+  for (int r = 0; r < R; r++) {
+    float* mine = scores + r * TG_SPAN;
+    peaks[r] = work.soften(pages, row + r, mine, mine, first, pages_end * 16);
+  }
+  lane_values<R, LANE_BLOCKS>(pages, ahead, first, end, scores, sums);
+  for (int r = 0; r < R; r++) work.add(row + r, peaks[r], sums + r * work.dim);
+}
+
+template <typename Pages>
+inline void attend_by_lanes(const PieceWork& work, const Pages& pages, const Ahead& ahead) {
+  int row = 0;
+  auto fetch = [&] { return row ? nullptr : &ahead; };  // what follows finds the span in a cache
+  for (; row + LANE_ROWS <= work.rows; row += LANE_ROWS) lane_rows<LANE_ROWS>(work, pages, fetch(), row);
+  switch (work.rows - row) {
+    case 3: return lane_rows<3>(work, pages, fetch(), row);
+    case 2: return lane_rows<2>(work, pages, fetch(), row);
+    case 1: return lane_rows<1>(work, pages, fetch(), row);
   }
 }
 

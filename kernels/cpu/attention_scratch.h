@@ -29,8 +29,8 @@ class AttentionScratch {
 
   int32_t* first_key() const { return (int32_t*)base_; }          // [UNIT_ROWS], the first position that a row sees
   int32_t* end_key() const { return (int32_t*)base_ + UNIT_ROWS; }  // [UNIT_ROWS], the position behind the last one
-  float* scores() const { return (float*)(base_ + kScoresAt); }          // [ROWS, TG_SPAN]
-  uint16_t* weights() const { return (uint16_t*)(base_ + kWeightsAt); }  // bf16 [ROWS, TG_SPAN]
+  float* scores() const { return (float*)(base_ + kScoresAt); }          // [2, ROWS, TG_SPAN]
+  uint16_t* weights() const { return (uint16_t*)(base_ + kWeightsAt); }  // bf16 [2, ROWS, TG_SPAN]
   // The queries of a unit, as the path in use wants them: float32 or bf16 [UNIT_ROWS, dim].
   void* queries() const { return base_ + kQueriesAt; }
   float* sums() const { return (float*)(base_ + kQueriesAt + 4 * UNIT_ROWS * dim_); }  // [ROWS, dim]
@@ -44,8 +44,8 @@ class AttentionScratch {
  private:
   enum : int64_t {
     kScoresAt = 2 * 4 * UNIT_ROWS,
-    kWeightsAt = kScoresAt + 4 * ROWS * TG_SPAN,
-    kQueriesAt = kWeightsAt + 2 * ROWS * TG_SPAN,
+    kWeightsAt = kScoresAt + 2 * 4 * ROWS * TG_SPAN,
+    kQueriesAt = kWeightsAt + 2 * 2 * ROWS * TG_SPAN,
   };
   static int64_t slots_at(int64_t dim) {
     return kQueriesAt + 4 * UNIT_ROWS * dim + 4 * ROWS * dim + 4 * TG_SPAN * dim + 4 * Partial::floats(UNIT_ROWS, dim);

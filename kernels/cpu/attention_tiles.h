@@ -1,67 +1,21 @@
-// Attention's dot products on AMX tiles: up to ROWS rows with the keys or values of a span.
+// Attention's dot products on AMX tiles.
 #pragma once
-#include <immintrin.h>
+#include <new>
 
-#include "attention_span.h"
+#include "amx.h"
+#include "attention_piece.h"
 
 namespace tg {
 namespace TG_NS {
 
 enum { TILE_ROWS = 16, STEP = 32 };  // STEP: keys that a tile of weights spans
 
-// Two stacks of `upper` and `lower` rows (tiles 0, 1 and 2, 3: results; 4 and 5: left operands), 6 and 7: right operands.
-class TileShape {
- public:
-  TileShape(int upper, int lower) {
-    for (int t = 0; t < 8; t++) bytes_[t] = 64;
-    rows_[0] = rows_[1] = rows_[4] = (uint8_t)upper;
-    rows_[2] = rows_[3] = rows_[5] = (uint8_t)(lower ? lower : 1);
-    rows_[6] = rows_[7] = TILE_ROWS;
-  }
-  void load() const { __asm__ volatile("ldtilecfg %0" ::"m"(*this)); }
-
- private:
-  uint8_t palette_ = 1, start_row_ = 0, reserved_[14] = {};
-  uint16_t bytes_[16] = {};
-  uint8_t rows_[16] = {};
-};
-static_assert(sizeof(TileShape) == 64, "what LDTILECFG reads");
-
-// The intrinsics do not tell the compiler that tiles are loaded from memory.
-inline void tiles_read_memory() { __asm__ volatile("" ::: "memory"); }
-
-// [2 or 1 stacks of rows] x [2 x 16 columns], summed over `count` left tiles of `left_step` bytes each; right operands
-// come from right(i, half).
-template <bool two, typename Right>
-inline void tile_products(int count, const char* left, int64_t left_stride, int64_t left_step, Right right, float* out,
-                          int64_t out_stride) {
-  _tile_zero(0);
-  _tile_zero(1);
-  if (two) {
-    _tile_zero(2);
-    _tile_zero(3);
-  }
-  int64_t right_stride;
-  for (int i = 0; i < count; i++) {
-    _tile_loadd(4, left + i * left_step, left_stride);
-    const char* first = right(i, 0, right_stride);
-    _tile_loadd(6, first, right_stride);
-    _tile_dpbf16ps(0, 4, 6);
-    const char* second = right(i, 1, right_stride);
-    _tile_loadd(7, second, right_stride);
-    _tile_dpbf16ps(1, 4, 7);
-    if (two) {
-      _tile_loadd(5, left + TILE_ROWS * left_stride + i * left_step, left_stride);
-      _tile_dpbf16ps(2, 5, 6);
-      _tile_dpbf16ps(3, 5, 7);
-    }
-  }
-  _tile_stored(0, out, 4 * out_stride);
-  _tile_stored(1, out + 16, 4 * out_stride);
-  if (two) {
-    _tile_stored(2, out + TILE_ROWS * out_stride, 4 * out_stride);
-    _tile_stored(3, out + TILE_ROWS * out_stride + 16, 4 * out_stride);
-  }
+// Tiles 0 to 3: results, upper rows left and right, lower rows left and right; 4 and 5: left operands; 6 and 7: right ones.
+inline Tiles tile_rows(int rows) {
+  const int upper = rows < TILE_ROWS ? rows : (int)TILE_ROWS;
+  Tiles tiles;
+  for (int t = 0; t < 8; t++) tiles.set(t, t < 6 ? upper : (int)TILE_ROWS, 64);
+  return tiles;
 }
 
 inline void unpack_pair(F even, F odd, uint16_t* out) {
@@ -142,73 +96,217 @@ class TileSpan {
   const char* keys_[SPAN_PAGES];
 };
 
-// Scores of rows with keys [from, to), multiples of 32: queries bf16 [rows, dim], scores [rows, TG_SPAN].
-template <bool two, typename Span>
-inline void tile_scores(const Span& span, int dim, int from, int to, const uint16_t* queries, float* scores) {
-  tiles_read_memory();
-  for (int step = from; step < to; step += STEP) {
-    auto right = [&](int i, int half, int64_t& stride) {
-      stride = 64;
-      return span.keys(step / TG_PAGE + half) + i * 16 * 64;
-    };
-    tile_products<two>(dim / 32, (const char*)queries, 2 * dim, 64, right, scores + step, TG_SPAN);
-  }
-}
-
-// Sums of rows over keys [from, to), multiples of 32: weights bf16 [rows, TG_SPAN], sums [rows, dim].
-template <bool two>
-inline void tile_sums(const uint16_t* values, int dim, int from, int to, const uint16_t* weights, float* sums) {
-  tiles_read_memory();
-  for (int block = 0; block < dim / 16; block += 2) {
-    auto right = [&](int i, int half, int64_t& stride) {
-      stride = 4 * dim;
-      return (const char*)(values + (from + i * STEP) * dim + block * 32 + half * 32);
-    };
-    tile_products<two>((to - from) / STEP, (const char*)(weights + from), 2 * TG_SPAN, 64, right, sums + block * 16, dim);
-  }
-}
-
-// The same for at most 16 rows, where what takes time is reading the cache: it is done once and in order, and what must be
-// rewritten goes through `room` for 32 keys.
+// Up to 16 rows with one span, where what takes time is reading the cache: it is read once and in order, and what must be
+// rewritten goes through room for one step.
 template <typename Pages>
 inline void stream_scores(const Pages& pages, const Ahead& ahead, int from, int to, const uint16_t* queries, float* scores,
                           uint16_t* room) {
   const int dim = pages.layout.dim;
   for (int step = from; step < to; step += STEP) {
     const char* keys[2];
-    for (int half = 0; half < 2; half++) {
+    for (int half = 0; half < 2; half++)
       keys[half] = step_keys(pages, step / TG_PAGE + half, room + half * TG_PAGE * dim, &ahead);
+    tile_zero<0>();
+    tile_zero<1>();
+    for (int d = 0; d < dim; d += 32) {
+      tile_load<4>(queries + d, 2 * dim);
+      tile_load<6>(keys[0] + d * 32, 64);
+      tile_load<7>(keys[1] + d * 32, 64);
+      tile_dot_bf16<0, 4, 6>();
+      tile_dot_bf16<1, 4, 7>();
     }
-    tiles_read_memory();
-    auto right = [&](int i, int half, int64_t& stride) {
-      stride = 64;
-      return keys[half] + i * 16 * 64;
-    };
-    tile_products<false>(dim / 32, (const char*)queries, 2 * dim, 64, right, scores + step, TG_SPAN);
+    tile_store<0>(scores + step, 4 * TG_SPAN);
+    tile_store<1>(scores + step + 16, 4 * TG_SPAN);
   }
 }
 
 template <typename Pages>
-inline void stream_sums(const Pages& pages, const Ahead& ahead, int rows, int from, int to, const uint16_t* weights, float* sums,
-                        uint16_t* room) {
+inline void stream_sums(const Pages& pages, const Ahead& ahead, int rows, int from, int to, const uint16_t* weights,
+                        float* sums, uint16_t* room) {
   const int dim = pages.layout.dim;
   memset(sums, 0, sizeof *sums * rows * dim);
   for (int step = from; step < to; step += STEP) {
     for (int half = 0; half < 2; half++)
       step_values(pages, step / TG_PAGE + half, room + half * TG_PAGE * dim, &ahead);
-    tiles_read_memory();
-    _tile_loadd(4, weights + step, 2 * TG_SPAN);
+    tile_load<4>(weights + step, 2 * TG_SPAN);
     for (int d = 0; d < dim; d += 32) {
-      _tile_loadd(0, sums + d, 4 * dim);
-      _tile_loadd(1, sums + d + 16, 4 * dim);
-      _tile_loadd(6, room + 2 * d, 4 * dim);
-      _tile_loadd(7, room + 2 * d + 32, 4 * dim);
-      _tile_dpbf16ps(0, 4, 6);
-      _tile_dpbf16ps(1, 4, 7);
-      _tile_stored(0, sums + d, 4 * dim);
-      _tile_stored(1, sums + d + 16, 4 * dim);
+      tile_load<0>(sums + d, 4 * dim);
+      tile_load<1>(sums + d + 16, 4 * dim);
+      tile_load<6>(room + 2 * d, 4 * dim);
+      tile_load<7>(room + 2 * d + 32, 4 * dim);
+      tile_dot_bf16<0, 4, 6>();
+      tile_dot_bf16<1, 4, 7>();
+      tile_store<0>(sums + d, 4 * dim);
+      tile_store<1>(sums + d + 16, 4 * dim);
     }
   }
+}
+
+template <typename Pages>
+inline void attend_few_by_tiles(const PieceWork& work, const Pages& pages, const Ahead& ahead) {
+  const AttentionScratch& scratch = work.scratch;
+  const int first = pages.from & ~(STEP - 1), end = (pages.to + STEP - 1) & ~(STEP - 1);
+  tile_rows(work.rows).use();
+  stream_scores(pages, ahead, first, end, (const uint16_t*)scratch.queries(), scratch.scores(), scratch.keys());
+  Peak peaks[TILE_ROWS];
+  for (int r = 0; r < work.rows; r++)
+    peaks[r] = work.soften(pages, r, scratch.scores() + r * TG_SPAN, scratch.weights() + r * TG_SPAN, first, end);
+  stream_sums(pages, ahead, work.rows, first, end, scratch.weights(), scratch.sums(), scratch.values());
+  for (int r = 0; r < work.rows; r++) work.add(r, peaks[r], scratch.sums() + r * work.dim);
+  release_tiles();
+}
+
+// A row of matrix products, each of 32 rows by 2 x 16 columns, whose tiles are multiplied in turns, so that they can go on
+// while the vector units do something else.
+template <typename Operands>
+class TileJob {
+ public:
+  TileJob(const Operands& operands, int products, int length) : o_(operands), turns_(products * length), length_(length) {}
+
+  int turns() const { return turns_; }
+
+  void turn() {
+    if (at_ == 0) {
+      tile_zero<0>();
+      tile_zero<1>();
+      tile_zero<2>();
+      tile_zero<3>();
+    }
+    const char* left = o_.left(product_, at_);
+    const int64_t left_stride = o_.left_stride(), right_stride = o_.right_stride();
+    tile_load<4>(left, left_stride);
+    tile_load<6>(o_.right(product_, at_, 0), right_stride);
+    tile_dot_bf16<0, 4, 6>();
+    tile_load<7>(o_.right(product_, at_, 1), right_stride);
+    tile_dot_bf16<1, 4, 7>();
+    tile_load<5>(left + TILE_ROWS * left_stride, left_stride);
+    tile_dot_bf16<2, 5, 6>();
+    tile_dot_bf16<3, 5, 7>();
+    if (++at_ < length_) return;
+    float* out = o_.out(product_);
+    const int64_t stride = o_.out_stride();
+    tile_store<0>(out, 4 * stride);
+    tile_store<1>(out + 16, 4 * stride);
+    tile_store<2>(out + TILE_ROWS * stride, 4 * stride);
+    tile_store<3>(out + TILE_ROWS * stride + 16, 4 * stride);
+    at_ = 0;
+    product_++;
+  }
+
+ private:
+  const Operands o_;
+  const int turns_, length_;
+  int product_ = 0, at_ = 0;
+};
+
+// Scores with keys from `from` on: a product for 32 keys, over the dimensions. queries bf16 [32, dim], scores [32, TG_SPAN].
+template <typename Span>
+struct ScoreOperands {
+  const Span* span;
+  int dim, from;
+  const uint16_t* queries;
+  float* scores;
+
+  const char* left(int, int i) const { return (const char*)queries + i * 64; }
+  const char* right(int product, int i, int half) const {
+    return span->keys((from + product * STEP) / TG_PAGE + half) + i * 16 * 64;
+  }
+  float* out(int product) const { return scores + from + product * STEP; }
+  int64_t left_stride() const { return 2 * dim; }
+  int64_t right_stride() const { return 64; }
+  int64_t out_stride() const { return TG_SPAN; }
+};
+
+// Sums of values from `from` on: a product for 32 dimensions, over the keys. weights bf16 [32, TG_SPAN], sums [32, dim].
+struct SumOperands {
+  const uint16_t* values;
+  int dim, from;
+  const uint16_t* weights;
+  float* sums;
+
+  const char* left(int, int i) const { return (const char*)(weights + from + i * STEP); }
+  const char* right(int product, int i, int half) const {
+    return (const char*)(values + (from + i * STEP) * dim + product * 64 + half * 32);
+  }
+  float* out(int product) const { return sums + product * 32; }
+  int64_t left_stride() const { return 2 * TG_SPAN; }
+  int64_t right_stride() const { return 4 * dim; }
+  int64_t out_stride() const { return dim; }
+};
+
+// ROWS rows of a piece with one span: scores, weights, sums. Rows behind the piece's last are computed and dropped.
+template <typename Pages>
+class TileGroup {
+ public:
+  TileGroup(const PieceWork& work, const Pages& pages, const TileSpan<Pages>& span, int row)
+      : work_(work),
+        pages_(pages),
+        row_(row),
+        rows_(work.rows - row < ROWS ? work.rows - row : (int)ROWS),
+        from_(work.from(pages, row) & ~(STEP - 1)),
+        to_((work.to(pages, row + rows_ - 1) + STEP - 1) & ~(STEP - 1)),
+        scores_(work.scratch.scores() + row / ROWS % 2 * ROWS * TG_SPAN),
+        weights_(work.scratch.weights() + row / ROWS % 2 * ROWS * TG_SPAN),
+        score_job_({&span, work.dim, from_, (const uint16_t*)work.scratch.queries() + row * work.dim, scores_},
+                   steps(), work.dim / 32),
+        sum_job_({span.values(), work.dim, from_, weights_, work.scratch.sums()}, work.dim / 32, steps()) {}
+
+  TileJob<ScoreOperands<TileSpan<Pages>>>& scores() { return score_job_; }
+  TileJob<SumOperands>& sums() { return sum_job_; }
+  int rows() const { return rows_; }
+
+  void soften(int r) {
+    peaks_[r] = work_.soften(pages_, row_ + r, scores_ + r * TG_SPAN, weights_ + r * TG_SPAN, from_, to_);
+  }
+  void add() const {
+    for (int r = 0; r < rows_; r++) work_.add(row_ + r, peaks_[r], work_.scratch.sums() + r * work_.dim);
+  }
+
+ private:
+  int steps() const { return to_ > from_ ? (to_ - from_) / STEP : 0; }
+
+  const PieceWork& work_;
+  const Pages& pages_;
+  const int row_, rows_, from_, to_;
+  float* const scores_;
+  uint16_t* const weights_;
+  TileJob<ScoreOperands<TileSpan<Pages>>> score_job_;
+  TileJob<SumOperands> sum_job_;
+  Peak peaks_[ROWS];
+};
+
+// Many rows with one span. While the vector units make weights of a group's scores, the tiles make the next group's scores
+// and the previous group's sums.
+template <typename Pages>
+inline void attend_many_by_tiles(const PieceWork& work, const Pages& pages) {
+  const TileSpan<Pages> span(pages, work.scratch.keys(), work.scratch.values());
+  tile_rows(2 * TILE_ROWS).use();
+  using Group = TileGroup<Pages>;
+  alignas(Group) char room[3][sizeof(Group)];
+  Group* groups[3] = {nullptr, nullptr, new (room[0]) Group(work, pages, span, 0)};
+  for (int i = 0; i < groups[2]->scores().turns(); i++) groups[2]->scores().turn();
+  for (int row = 0, count = 1; groups[2]; row += ROWS, count++) {
+    groups[0] = groups[1];
+    groups[1] = groups[2];
+    groups[2] = row + ROWS < work.rows ? new (room[count % 3]) Group(work, pages, span, row + ROWS) : nullptr;
+    const int score_turns = groups[2] ? groups[2]->scores().turns() : 0;
+    const int sum_turns = groups[0] ? groups[0]->sums().turns() : 0, turns = score_turns + sum_turns;
+    int turn = 0;
+    for (int r = 0, rows = groups[1]->rows(); r < rows; r++) {
+      for (; turn < turns * (r + 1) / rows; turn++) {
+        if (turn < score_turns) {
+          groups[2]->scores().turn();
+        } else {
+          groups[0]->sums().turn();
+        }
+      }
+      groups[1]->soften(r);
+    }
+    if (groups[0]) groups[0]->add();
+  }
+  for (int i = 0; i < groups[1]->sums().turns(); i++) groups[1]->sums().turn();
+  groups[1]->add();
+  release_tiles();
 }
 
 }  // namespace TG_NS
