@@ -40,15 +40,21 @@ def expected(rate: float, size: int) -> float:
 
 
 def share_out(
-    bids: Sequence[tuple[float, int]], rows: int, seconds: Callable[[int], float], *, draft_seconds: float = 0.0
+    bids: Sequence[tuple[float, int]],
+    rows: int,
+    seconds: Callable[[int], float],
+    *,
+    overhead: float = 0.0,
+    draft_seconds: float = 0.0,
 ) -> list[int]:
     """How many drafts each bidder, a (rate, drafts offered), gets in a step of `rows` rows without any.
 
     Best rates first, each given what raises the tokens per second of the step most, if anything does. `seconds` is the
-    time of a step over that many rows, `draft_seconds` that of making a draft.
+    time of a step over that many rows, `overhead` what it takes more when there are any drafts in it, `draft_seconds`
+    the time of making a draft.
     """
     sizes = [0] * len(bids)
-    tokens, time, spent = float(rows), seconds(rows), 0.0
+    tokens, time, spent = float(rows), seconds(rows), overhead
     for index in sorted(range(len(bids)), key=lambda index: -bids[index][0]):
         rate, offered = bids[index]
         best, most = 0, tokens / time * GAIN

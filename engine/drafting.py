@@ -43,11 +43,12 @@ class Drafting:
         """Of these, the ones that came out."""
         self._habits: dict[int, _Habit] = {}
 
-    def propose(self, sequences: Rows[Sequence], seconds: Callable[[int], float]) -> int:
+    def propose(self, sequences: Rows[Sequence], seconds: Callable[[int], float], overhead: float = 0.0) -> int:
         """Draft for sequences that decode, each a token from closing its gap: see `Sequence.drafts`.
 
-        `seconds` is the time of a step with that many rows. Returns how many tokens all may draw before someone should
-        be looked at again, 1 or more, or 0 when there are drafts to be verified now.
+        `seconds` is the time of a step with that many rows, `overhead` what a step with drafts takes more, seconds.
+        Returns how many tokens all may draw before someone should be looked at again, 1 or more, or 0 when there are
+        drafts to be verified now.
         """
         bidders: list[_Bidder] = []
         hot: list[tuple[Sequence, _Habit]] = []
@@ -64,7 +65,7 @@ class Drafting:
                     habit.look_at, habit.pause = known + habit.pause, min(PATIENCE, 2 * habit.pause)
             if habit.pause < PATIENCE:
                 hot.append((sequence, habit))
-        if bidders and _grant(bidders, len(sequences), seconds):
+        if bidders and _grant(bidders, len(sequences), seconds, overhead):
             return 0
         return max(1, min((habit.look_at - len(sequence.ids) for sequence, habit in hot), default=PROBE_EVERY))
 
@@ -94,14 +95,14 @@ class _Bidder(NamedTuple):
     guess: tuple[int, ...]
 
 
-def _grant(bidders: Rows[_Bidder], rows: int, seconds: Callable[[int], float]) -> bool:
+def _grant(bidders: Rows[_Bidder], rows: int, seconds: Callable[[int], float], overhead: float) -> bool:
     """Share drafts out; whether anyone got any."""
-    sizes = share_out([(habit.rate, len(guess)) for _, habit, guess in bidders], rows, seconds)
+    sizes = share_out([(habit.rate, len(guess)) for _, habit, guess in bidders], rows, seconds, overhead=overhead)
     given = False
     for (sequence, habit, guess), size in zip(bidders, sizes, strict=True):
         if not size:
             habit.look_at, habit.pause = len(sequence.ids) + PROBE_EVERY, PATIENCE
-            size = share_out([(_HOPE, min(PROBE, len(guess)))], rows, seconds)[0]
+            size = share_out([(_HOPE, min(PROBE, len(guess)))], rows, seconds, overhead=overhead)[0]
         else:
             habit.pause = 1
         if size:

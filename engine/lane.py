@@ -16,7 +16,7 @@ from .decode_rows import DecodeRows
 from .drafting import Drafting
 from .edits import Edits
 from .last_words import failed, finished
-from .latency import LatencyModel, Shape
+from .latency import LatencyModel, Shape, with_chunk
 from .messages import FailCode, Generate, LaneInfo, LaneStats, Tokens
 from .native_step import MAX_REPEAT, NativeStep
 from .outbox import Outbox
@@ -27,6 +27,7 @@ from .sequence import Sequence
 from .speculate import accept
 from .step_buffers import NUMERIC
 from .step_times import StepTimes
+from .tiering.open import open_tiers
 from .torch_step import TorchStep
 
 CALL_SECONDS = 0.02
@@ -70,6 +71,9 @@ class Lane:
         self._times = StepTimes(LatencyModel(facts.kv_bytes_per_token), clock)
         # Only a native step computes a row to the same bits whatever is beside it, so that drafts change no answer.
         self._drafting = Drafting() if config.drafting and isinstance(runner, StepRunner) else None
+        self._planning = 0.0
+        """Seconds that a step takes besides the runner when it is planned, a running average."""
+        self._tiers = open_tiers(config, runner, self._seconds_of_block, clock)
         self._start_afresh()
 
     @property
@@ -143,7 +147,7 @@ class Lane:
         try:
             most = min(1 if wake is None else self._most_tokens(), self._draft())
             if most == 0 or not self._carry_on(outbox, most, wake):
-                self._step(outbox)
+                self._step_anew(outbox)
         except Exception:
             # Not the model's doing (`_choose` answers for that) but ours: the books cannot be trusted any more.
             log.exception("lane %s: step failed, all its sequences are lost", self.config.name)
@@ -176,7 +180,15 @@ class Lane:
             predicted_seconds=self._times.predicted,
             drafted_tokens=0 if self._drafting is None else self._drafting.drafted,
             accepted_tokens=0 if self._drafting is None else self._drafting.right,
+            host_blocks=0 if self._tiers is None else self._tiers.host_blocks,
+            stored_blocks=0 if self._tiers is None else self._tiers.stored_blocks,
+            restored_blocks=0 if self._tiers is None else self._tiers.counts.restored,
         )
+
+    def close(self) -> None:
+        """Store what a later process can use. Nothing may be asked of the lane any more."""
+        if self._tiers is not None:
+            self._tiers.close(self._scheduler.pool.idle_contents())
 
     def check(self) -> None:
         """Verify the books. Raises AssertionError."""
@@ -199,7 +211,7 @@ class Lane:
         if not sequences:
             return MAX_REPEAT
         context = self._scheduler.context
-        calm = self._drafting.propose(sequences, lambda rows: model.predict(Shape(rows, context)))
+        calm = self._drafting.propose(sequences, lambda rows: model.predict(Shape(rows, context)), self._planning)
         if calm == 0:
             self._scheduler.break_off()
         return calm
@@ -282,6 +294,14 @@ class Lane:
         if sequence.wanted - computed != 1:
             self._scheduler.break_off()
         self._tell(sequence, outbox)
+
+    def _step_anew(self, outbox: Outbox) -> None:
+        """Plan a step and take it, and learn what that costs beside the runner."""
+        began, running = self._clock(), self._times.seconds
+        self._step(outbox)
+        spent = self._clock() - began - (self._times.seconds - running)
+        # A moment in which the machine did something else must not count for many steps.
+        self._planning += (min(spent, 2 * self._planning + 1e-4) - self._planning) / 8
 
     def _step(self, outbox: Outbox) -> None:
         step = self._scheduler.begin()
@@ -381,10 +401,23 @@ class Lane:
             if sequence.status != "done":
                 self._fail(sequence, "internal", "the engine failed while it ran this sequence", outbox)
 
+    def _seconds_of_block(self, number: int, tokens: int) -> float | None:
+        """What computing `tokens` tokens of a prompt behind `number` as long pieces is predicted to take."""
+        model, most = self._times.model, self.config.max_batch_tokens
+        if not model.known:
+            return None
+        return model.predict(with_chunk(Shape(0), number * tokens, most)) * tokens / most
+
     def _start_afresh(self) -> None:
         """A scheduler with nobody in it, and steps on its tables."""
         runner, config = self._runner, self.config
-        pool = BlockPool(runner.blocks, runner.block_size, digest=self._digest, caching=config.prefix_cache)
+        pool = BlockPool(
+            runner.blocks,
+            runner.block_size,
+            digest=self._digest,
+            caching=config.prefix_cache,
+            spill=self._tiers,
+        )
         self._scheduler = Scheduler(
             pool,
             budget=config.max_batch_tokens,
@@ -392,6 +425,7 @@ class Lane:
             max_waiting=config.max_waiting,
             max_blocks=-(-self.info.context // runner.block_size),
             pace=Pace(self._times.model, config.itl_target, config.max_latency),
+            tiers=self._tiers,
         )
         tables = self._scheduler.tables
         self._native = NativeStep(runner, tables, config.max_batch_tokens) if isinstance(runner, StepRunner) else None

@@ -45,11 +45,13 @@ def test_nobody_gets_more_than_was_offered_or_between_sizes(bids: list[tuple[flo
         assert size <= offered
 
 
-@given(BIDS, st.integers(6, 64), st.floats(0, 0.2))
-def test_what_is_given_makes_the_step_faster(bids: list[tuple[float, int]], rows: int, cost: float) -> None:
-    sizes = share_out(bids, rows, gentle, draft_seconds=cost)
+@given(BIDS, st.integers(6, 64), st.floats(0, 0.2), st.floats(0, 0.5))
+def test_what_is_given_makes_the_step_faster(
+    bids: list[tuple[float, int]], rows: int, cost: float, overhead: float
+) -> None:
+    sizes = share_out(bids, rows, gentle, overhead=overhead, draft_seconds=cost)
     tokens = rows + sum(expected(rate, size) - 1 for (rate, _), size in zip(bids, sizes, strict=True))
-    seconds = gentle(rows + sum(sizes)) + cost * sum(sizes)
+    seconds = gentle(rows + sum(sizes)) + overhead + cost * sum(sizes)
     if any(sizes):
         assert tokens / seconds >= rows / gentle(rows) * GAIN * (1 - 1e-12)
 
@@ -73,6 +75,8 @@ def test_what_a_draft_costs_counts() -> None:
     assert share_out([(0.8, 8)], 1, flat) == [8]
     assert share_out([(0.8, 8)], 1, flat, draft_seconds=0.3)[0] < 8
     assert share_out([(0.8, 8)], 1, flat, draft_seconds=1.0) == [0]
+    assert share_out([(0.8, 8)], 1, flat, overhead=2.0) == [8]
+    assert share_out([(0.8, 8)], 1, flat, overhead=4.0) == [0]
 
 
 @given(RATES, st.integers(0, 8), st.data())
