@@ -43,7 +43,7 @@ _ATTENTION = 1.0
 _WANDER = 0.001
 """Of a parameter's own change in a step."""
 _MOST = 1.0
-"""Largest error that an observation may count with, once a few were made: a stall is not the rule."""
+"""Largest error that an observation but the first may count with: a stall is not the rule."""
 _FEW = 8
 _LEAST = 1e-7
 """Seconds; no step is shorter."""
@@ -88,9 +88,10 @@ class LatencyModel:
     def observe(self, shape: Shape, seconds: float, steps: int = 1) -> None:
         """So many steps of about this shape took so long each, on average."""
         seconds = max(seconds, _LEAST)
+        most = _MOST if self._count else math.inf
         if not self._count:  # twice, for shares are only right once the scale is
-            self._update(shape, seconds, 1, math.inf)
-        self._update(shape, seconds, steps, _MOST if self.settled else math.inf)
+            self._update(shape, seconds, 1, most)
+        self._update(shape, seconds, steps, most)
         self._spread += self._growth * steps
         self._count += 1
 

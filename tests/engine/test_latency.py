@@ -85,6 +85,30 @@ def test_a_stall_is_not_taken_for_the_rule() -> None:
     assert model.predict(shape) < 1.1 * before
 
 
+def test_it_learns_on_a_machine_that_others_use() -> None:
+    """Times that vary by a third, and every fiftieth step twenty times too long."""
+    rng = random.Random(3)
+    model = LatencyModel(KV_BYTES)
+    for shape in steps(600):
+        stall = 20.0 if rng.random() < 0.02 else 1.0
+        model.observe(shape, stall * machine(shape) * math.exp(rng.gauss(0.0, 0.3)))
+    errors = sorted(error(model, shape) for shape in steps(300, seed=1))
+    assert errors[285] < 0.3
+
+
+def test_steps_observed_together_tell_as_much_as_one_by_one() -> None:
+    apart, together = LatencyModel(KV_BYTES), LatencyModel(KV_BYTES)
+    shape = Shape(16, 4000)
+    for _ in range(20):
+        apart.observe(shape, machine(shape))
+        together.observe(shape, machine(shape))
+    for _ in range(5):
+        for _ in range(4):
+            apart.observe(shape, machine(shape, 2.0))
+        together.observe(shape, machine(shape, 2.0), steps=4)
+    assert error(together, shape, 2.0) == pytest.approx(error(apart, shape, 2.0), abs=0.1)
+
+
 def test_a_clock_that_stands_still_is_survived() -> None:
     model = LatencyModel(KV_BYTES)
     for shape in steps(50):
