@@ -56,6 +56,8 @@ class ModelFacts:
     """What runs the model: kernel to level of instruction sets, for reports. Empty where it is PyTorch."""
     threads: int = 0
     """Compute threads of the kernels; 0 where PyTorch has its own."""
+    weights: str = ""
+    """Names the state of the weights: another one's keys and values are of no use."""
 
 
 class Runner(Protocol):

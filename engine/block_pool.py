@@ -7,6 +7,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
+from typing import Protocol
 
 Digest = Callable[[bytes], bytes]
 
@@ -48,16 +49,43 @@ class Hit:
     """Of these, how many nobody holds now; taking them leaves that many fewer for others."""
 
 
+@dataclass(frozen=True, slots=True)
+class Content:
+    """What a full block holds, whichever block it is."""
+
+    digest: bytes
+    """Of the whole chain up to it, the root (and so the salt) included."""
+    parent: bytes
+    """Digest of the block before it; of the first block, that of the root."""
+    ids: bytes
+    """Its token ids, int64."""
+    number: int
+    """Blocks before it."""
+
+
+class Spill(Protocol):
+    """Told of what leaves the pool."""
+
+    def evicted(self, block: int, content: Content) -> None:
+        """`block` is about to be used for something else; until this returns its memory is as it was."""
+        ...
+
+    def forgotten(self, digest: bytes) -> None:
+        """Content of this digest is not to be trusted any more."""
+        ...
+
+
 class _Entry:
     """A full block in the index. `parent` is compared by identity, which proves the whole chain behind it."""
 
-    __slots__ = ("block", "digest", "ids", "parent")
+    __slots__ = ("block", "digest", "ids", "number", "parent")
 
-    def __init__(self, block: int, digest: bytes, ids: bytes, parent: _Entry | PrefixRoot) -> None:
+    def __init__(self, block: int, digest: bytes, ids: bytes, parent: _Entry | PrefixRoot, number: int) -> None:
         self.block = block
         self.digest = digest
         self.ids = ids
         self.parent = parent
+        self.number = number
 
 
 class BlockPool:
@@ -72,11 +100,14 @@ class BlockPool:
     has none left.
     """
 
-    def __init__(self, blocks: int, block_size: int, *, digest: Digest, caching: bool = True) -> None:
+    def __init__(
+        self, blocks: int, block_size: int, *, digest: Digest, caching: bool = True, spill: Spill | None = None
+    ) -> None:
         self.blocks = blocks
         self.block_size = block_size
         self._digest = digest
         self._caching = caching
+        self._spill = spill
         self._refs = [0] * blocks
         self._free = list(range(blocks - 1, -1, -1))
         self._idle: OrderedDict[int, None] = OrderedDict()
@@ -121,6 +152,41 @@ class BlockPool:
             parent = entry
         return Hit(tuple(found), sum(self._refs[block] == 0 for block in found))
 
+    def content(self, chain: Chain, ids: array[int], number: int) -> Content:
+        """What block `number` of a sequence with these ids holds once it is full. Changes nothing but `chain`."""
+        size = self.block_size
+        for each in range(len(chain.digests), number):
+            self._link(chain, each, ids[each * size : (each + 1) * size].tobytes())
+        data = ids[number * size : (number + 1) * size].tobytes()
+        digest = self._link(chain, number, data)
+        return Content(digest, self._before(chain, number), data, number)
+
+    def adopt(self, chain: Chain, hit: Hit, contents: Sequence[Content]) -> list[int]:
+        """Hold the blocks of `hit`, and a fresh one for each of `contents`, which follow it, indexed as if computed.
+
+        The caller has made sure that `available` suffices, fills the fresh ones at once, and in the end releases all
+        that are returned, which leaves them cached. None of the contents may be here already, see `has`.
+        """
+        self.take(hit)
+        fresh = self.allocate(len(contents))
+        parent: _Entry | PrefixRoot | None = self._entry_of[hit.blocks[-1]] if hit.blocks else chain.root
+        for block, content in zip(fresh, contents, strict=True):
+            assert parent is not None
+            assert content.digest not in self._index, "adopted content is here already"
+            entry = _Entry(block, content.digest, content.ids, parent, content.number)
+            self._index[content.digest] = entry
+            self._entry_of[block] = entry
+            parent = entry
+        return [*hit.blocks, *fresh]
+
+    def has(self, digest: bytes) -> bool:
+        """Whether content of this digest is indexed."""
+        return digest in self._index
+
+    def idle_contents(self) -> list[tuple[int, Content]]:
+        """The blocks that nobody holds, least recently used first, and what they hold."""
+        return [(block, self._content(entry)) for block in self._idle if (entry := self._entry_of[block])]
+
     def take(self, hit: Hit) -> None:
         """Hold the blocks of a hit found since the last eviction."""
         for block in hit.blocks:
@@ -155,7 +221,7 @@ class BlockPool:
         digest = self._link(chain, number, data)
         entry = self._index.get(digest)
         if entry is None:
-            entry = _Entry(block, digest, data, parent)
+            entry = _Entry(block, digest, data, parent, number)
             self._index[digest] = entry
             self._entry_of[block] = entry
         if entry.block == block or not _follows(entry, parent, data):
@@ -189,6 +255,8 @@ class BlockPool:
         for entry in sorted(doomed, key=lambda entry: entry.block):
             del self._index[entry.digest]
             self._entry_of[entry.block] = None
+            if self._spill:
+                self._spill.forgotten(entry.digest)
             if self._refs[entry.block] == 0:
                 del self._idle[entry.block]
                 self._free.append(entry.block)
@@ -222,14 +290,24 @@ class BlockPool:
         """Digest of block `number`, whose ids are `data`; those before it are known already."""
         digests = chain.digests
         if number == len(digests):
-            before = digests[-1] if digests else self._digest(_root_bytes(chain.root))
-            digests.append(self._digest(before + data))
+            digests.append(self._digest(self._before(chain, number) + data))
         return digests[number]
+
+    def _before(self, chain: Chain, number: int) -> bytes:
+        """Digest of what comes before block `number`."""
+        return chain.digests[number - 1] if number else self._digest(_root_bytes(chain.root))
+
+    def _content(self, entry: _Entry) -> Content:
+        parent = entry.parent
+        before = parent.digest if isinstance(parent, _Entry) else self._digest(_root_bytes(parent))
+        return Content(entry.digest, before, entry.ids, entry.number)
 
     def _evict(self) -> int:
         block, _ = self._idle.popitem(last=False)
         entry = self._entry_of[block]
         assert entry is not None
+        if self._spill:
+            self._spill.evicted(block, self._content(entry))
         del self._index[entry.digest]
         self._entry_of[block] = None
         return block

@@ -44,6 +44,12 @@ class LaneConfig:
     weight: float = 1.0
     """Share of the machine relative to the other lanes, when they compete."""
     prefix_cache: bool = True
+    kv_host_bytes: int = 0
+    """Host memory for KV blocks that the cache has no room for any more, bytes."""
+    kv_disk_bytes: int = 0
+    """Disk space for those that host memory has no room for; they outlive the process."""
+    kv_disk_path: str = "~/.cache/tiergate/kv"
+    """Folder of that file, and of the secret under which its blocks are named. Nobody else may write there."""
     drafting: bool = True
     """Whether tokens may be guessed from a sequence's own text and verified several at a time, where the runner draws
     tokens itself. It changes no answer, and is done only while it is expected to pay."""

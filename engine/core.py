@@ -103,6 +103,11 @@ class EngineCore:
             lane.audit(self._outbox)
         self._forget_ended()
 
+    def close(self) -> None:
+        """Let every lane store what a later process can use. Nothing else may follow."""
+        for lane in self._order:
+            lane.close()
+
     def check(self) -> None:
         """Verify the books of all lanes. Raises AssertionError."""
         for lane in self._order:

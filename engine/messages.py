@@ -220,6 +220,12 @@ class LaneStats(msgspec.Struct, frozen=True, kw_only=True):
     """Guessed and verified."""
     accepted_tokens: int = 0
     """Of these, the ones that were right."""
+    host_blocks: int = 0
+    """KV blocks in host memory, outside of the cache."""
+    stored_blocks: int = 0
+    """KV blocks on disk."""
+    restored_blocks: int = 0
+    """KV blocks that were put back instead of being computed again."""
 
 
 class Stats(msgspec.Struct, frozen=True, tag="stats", kw_only=True):

@@ -53,8 +53,10 @@ class PackedCache:
         return place / f"{folder.name[:40]}-{precision}-{name}.packed"
 
 
-def fingerprint(folder: Path, precision: NativePrecision) -> str:
-    """Names the state of a model folder's weights: the config, and size and time of every file. Reads no weight.
+def fingerprint(folder: Path, precision: str) -> str:
+    """Names the state of a model folder's weights in a precision: the config, and size and time of every file.
+
+    Reads no weight.
 
     Raises `ModelError` when a file is missing.
     """

@@ -35,6 +35,7 @@ from .lane import Lane
 from .launch import REFUSED, REFUSES
 from .messages import Abort, Command, Failed, Generate, Inspect, Ready, Reply
 from .runners.choose import RunnerChooser
+from .tiering.open import secret_of
 from .validate import find_config_fault
 
 OpenRunner = Callable[[LaneConfig, str], Runner]
@@ -185,6 +186,7 @@ def serve(
         gc.freeze()
         with torch.inference_mode():
             Server(router, core, client_timeout=config.client_timeout, clock=clock).run(stop, parent)
+        core.close()
     finally:
         router.close()
         context.term()
@@ -217,15 +219,16 @@ def _random_seed() -> int:
 
 
 def _open_lanes(config: EngineConfig, open_runner: OpenRunner, clock: Clock) -> list[Lane]:
-    digest = keyed_digest(os.urandom(32))
+    secret = os.urandom(32)
     lanes = []
     for lane in config.lanes:
         try:
             runner = open_runner(lane, config.device)
+            kept = secret_of(lane)
         except Exception as why:
             kind = "" if isinstance(why, EngineError) else f"{type(why).__name__}: "
             raise EngineError(f"lane {lane.name!r} cannot be opened: {kind}{why}") from why
-        lanes.append(Lane(lane, runner, digest=digest, clock=clock))
+        lanes.append(Lane(lane, runner, digest=keyed_digest(kept or secret), clock=clock))
     return lanes
 
 

@@ -17,6 +17,7 @@ from .latency import Shape, with_chunk
 from .pace import Pace
 from .schedule import Running, SchedulerView, StepPlan, Waiting, schedule
 from .sequence import Sequence
+from .tiering.tiers import KvTiers
 
 LOOKAHEAD = 16
 """Waiting sequences that a plan considers: more could rarely start in one step, and each costs a cache look-up."""
@@ -55,7 +56,15 @@ class Scheduler:
     """State changes only by `add`, `remove`, `begin`, `carry_on`, `break_off` and `advance`."""
 
     def __init__(
-        self, pool: BlockPool, *, budget: int, max_running: int, max_waiting: int, max_blocks: int, pace: Pace
+        self,
+        pool: BlockPool,
+        *,
+        budget: int,
+        max_running: int,
+        max_waiting: int,
+        max_blocks: int,
+        pace: Pace,
+        tiers: KvTiers | None = None,
     ) -> None:
         """`max_blocks` is the most a sequence may hold: the width of the tables."""
         self.pool = pool
@@ -66,6 +75,9 @@ class Scheduler:
         """Prompt tokens found in the prefix cache, each sequence's first time."""
         self._budget = budget
         self._pace = pace
+        self._tiers = tiers
+        self._held_up: set[int] = set()
+        """Orders of those who wait for blocks that are being fetched."""
         self._max_waiting = max_waiting
         self._free_rows = list(range(len(self.tables) - 1, -1, -1))
         self._waiting: list[Sequence] = []
@@ -123,6 +135,8 @@ class Scheduler:
             self._leave(sequence)
         else:
             self._waiting.remove(sequence)
+            if self._tiers:
+                self._tiers.leave(sequence.order)
         sequence.status = "done"
 
     def distrust(self, sequence: Sequence) -> None:
@@ -220,6 +234,8 @@ class Scheduler:
         assert not any(sequence.blocks or sequence.computed for sequence in self._waiting)
 
     def _plan(self) -> tuple[StepPlan, dict[int, Hit]]:
+        if self._tiers:
+            self._fetch(self._tiers)
         size = self.pool.block_size
         available = self.pool.available
         running, waiting = self._running, self._waiting
@@ -258,6 +274,8 @@ class Scheduler:
             outranks = lowest is not None and sequence.priority > lowest
             if not outranks and (len(candidates) >= len(self._free_rows) or room <= 0):
                 break
+            if sequence.order in self._held_up:
+                continue
             hit = self.pool.find(sequence.chain, sequence.ids, len(sequence.ids) - 1)
             hits[sequence.order] = hit
             cached = len(hit.blocks)
@@ -266,6 +284,18 @@ class Scheduler:
             if room < 0 and not outranks:
                 break
         return tuple(candidates), hits
+
+    def _fetch(self, tiers: KvTiers) -> None:
+        """Have the blocks put back that those at the head of the queue can use.
+
+        Apart from the look-ups of a plan: what is put back may take the place of what one has found.
+        """
+        self._held_up.clear()
+        for sequence in self._waiting[:LOOKAHEAD]:
+            if len(self._held_up) >= len(self._free_rows) or self.pool.available <= 0:
+                break
+            if tiers.fetch(sequence.order, self.pool, sequence.chain, sequence.ids):
+                self._held_up.add(sequence.order)
 
     def _form_decode_rows(self) -> DecodeRows | None:
         """None unless everyone who runs has a gap of exactly one and wants no log-probabilities."""
@@ -300,6 +330,8 @@ class Scheduler:
         self._decoding = None
         self.pool.take(hit)
         self._waiting.remove(sequence)
+        if self._tiers:
+            self._tiers.leave(sequence.order)
         insort(self._running, sequence, key=_rank)
         sequence.status = "running"
         sequence.stale = True

@@ -53,6 +53,12 @@ class TierSpec:
     """Of the KV cache: bf16 or int8, which holds nearly twice the tokens; `auto` is bf16."""
     kv_bytes: int = 1 << 30
     """Memory for its KV cache, bytes."""
+    kv_host_bytes: int = 0
+    """More memory for prompts' KV blocks that the cache has no room for any more, bytes; for engines on a GPU."""
+    kv_disk_bytes: int = 0
+    """Disk space for such blocks, bytes; what is there outlives a restart."""
+    kv_disk_path: str = "~/.cache/tiergate/kv"
+    """Folder for them. It holds keys and values of prompts: nobody else may be able to write there."""
     context: int = 0
     """Most tokens of prompt and answer; 0 takes the model's own limit."""
     max_sequences: int = 64

@@ -18,7 +18,7 @@ from ..errors import ModelError
 from ..lane_size import size_lane
 from ..loader import read_spec
 from ..models.spec import ModelSpec
-from ..packed_cache import PackedCache
+from ..packed_cache import PackedCache, fingerprint
 from ..packing import NativePrecision
 from ..rope import frequencies
 from ..step_buffers import StepBuffers
@@ -61,6 +61,9 @@ class NativeRunner:
     def __init__(self, decoder: NativeDecoder, facts: ModelFacts, *, blocks: int, block_size: int, rows: int) -> None:
         """`rows` of logits live in a buffer that the next `forward` reuses."""
         self._decoder = decoder
+        self._pages = tuple(cache.numpy().reshape(blocks, -1) for cache in decoder.caches)
+        """uint8 [blocks, bytes of a block] of each layer."""
+        self.kv_block_bytes = sum(pages.shape[1] for pages in self._pages)
         self._logits = torch.empty((rows, decoder.vocab), dtype=torch.float32)
         self.facts = facts
         self.blocks = blocks
@@ -96,6 +99,18 @@ class NativeRunner:
         plan.experts = None if experts is None else experts.ctypes.data
         self._decoder.step(plan)
         return logits
+
+    def read_block(self, block: int) -> bytes:
+        """See `BlockMemory`."""
+        return b"".join([pages[block].tobytes() for pages in self._pages])
+
+    def write_block(self, block: int, data: bytes) -> None:
+        """See `BlockMemory`."""
+        source, at = np.frombuffer(data, np.uint8), 0
+        for pages in self._pages:
+            end = at + pages.shape[1]
+            pages[block] = source[at:end]
+            at = end
 
     def bind(self, buffers: StepBuffers) -> NativeStep:
         """See `StepRunner.bind`. Raises ValueError for buffers of more tokens than the lane was opened for."""
@@ -147,6 +162,7 @@ def open(
         precision=precision,
         kernels=kernel_levels(levels),
         threads=pool.threads,
+        weights=fingerprint(folder, precision),
     )
     return NativeRunner(decoder, facts, blocks=size.blocks, block_size=config.block_size, rows=config.max_sequences)
 

@@ -32,12 +32,22 @@ class FakeRunner:
         eos: tuple[int, ...] = (0,),
         fault: Callable[[ForwardBatch, torch.Tensor], None] | None = None,
     ) -> None:
-        self.facts = ModelFacts(vocab=vocab, context=context, eos=eos, kv_bytes_per_token=8)
+        self.facts = ModelFacts(vocab=vocab, context=context, eos=eos, kv_bytes_per_token=8, weights="fake")
         self.blocks = blocks
         self.block_size = block_size
         self.batches: list[ForwardBatch] = []
         self._fault = fault
         self._cache = np.random.default_rng(0).integers(1 << 62, size=blocks * block_size).astype(np.uint64)
+
+    @property
+    def kv_block_bytes(self) -> int:
+        return 8 * self.block_size
+
+    def read_block(self, block: int) -> bytes:
+        return self._cache.reshape(self.blocks, -1)[block].tobytes()
+
+    def write_block(self, block: int, data: bytes) -> None:
+        self._cache.reshape(self.blocks, -1)[block] = np.frombuffer(data, np.uint64)
 
     def forward(self, batch: ForwardBatch) -> torch.Tensor:
         self.batches.append(batch)
