@@ -14,7 +14,7 @@ enum { LANE_ROWS = 4, LANE_BLOCKS = 2 };  // as many as the registers hold
 enum { LANE_ROWS = 2, LANE_BLOCKS = 1 };
 #endif
 
-// Scores of R rows with the keys of pages [from, to): queries float32 [R, dim], scores [R, TG_SPAN].
+// Scores of R rows with the keys of pages [from, to): queries float32 [R, dim], scores [R, SCORE_STRIDE].
 template <int R, typename Pages>
 inline void lane_scores(const Pages& pages, const Ahead* ahead, int from, int to, const float* queries, float* scores) {
   const int dim = pages.layout.dim;
@@ -36,7 +36,7 @@ inline void lane_scores(const Pages& pages, const Ahead* ahead, int from, int to
       }
       for (int r = 0; r < R; r++) total[r] = total[r] + (even[r] + odd[r]);
     }
-    for (int r = 0; r < R; r++) store(scores + r * TG_SPAN + p * TG_PAGE, total[r]);
+    for (int r = 0; r < R; r++) store(scores + r * SCORE_STRIDE + p * TG_PAGE, total[r]);
   }
 }
 
@@ -47,13 +47,13 @@ inline void lane_pair(const Pages& pages, int pair, int block, const float* weig
     F value_even, value_odd;
     pages.values(pair / 8, pair % 8, block + b, value_even, value_odd);
     for (int r = 0; r < R; r++) {
-      even[r][b] = fma(splat(weights[r * TG_SPAN + 2 * pair]), value_even, even[r][b]);
-      if (both) odd[r][b] = fma(splat(weights[r * TG_SPAN + 2 * pair + 1]), value_odd, odd[r][b]);
+      even[r][b] = fma(splat(weights[r * SCORE_STRIDE + 2 * pair]), value_even, even[r][b]);
+      if (both) odd[r][b] = fma(splat(weights[r * SCORE_STRIDE + 2 * pair + 1]), value_odd, odd[r][b]);
     }
   }
 }
 
-// Sums of R rows over keys [from, to) with `from` even: weights float32 [R, TG_SPAN], sums [R, dim]. The keys of a dot
+// Sums of R rows over keys [from, to) with `from` even: weights float32 [R, SCORE_STRIDE], sums [R, dim]. The keys of a dot
 // product's 32 that are left out would weigh 0; what the cache holds there may be anything.
 template <int R, int B, typename Pages>
 inline void lane_values(const Pages& pages, const Ahead* ahead, int from, int to, const float* weights, float* sums) {
@@ -93,13 +93,9 @@ inline void lane_rows(const PieceWork& work, const Pages& pages, const Ahead* ah
   float* scores = work.scratch.scores();
   float* sums = work.scratch.sums();
   lane_scores<R>(pages, ahead, first / 16, pages_end, queries, scores);
-  Peak peaks[R];
-  for (int r = 0; r < R; r++) {
-    float* mine = scores + r * TG_SPAN;
-    peaks[r] = work.soften(pages, row + r, mine, mine, first, pages_end * 16);
-  }
+  const Peak* peaks = work.soften(pages, row, R, scores, scores, SCORE_STRIDE, first, pages_end * 16);
   lane_values<R, LANE_BLOCKS>(pages, ahead, first, end, scores, sums);
-  for (int r = 0; r < R; r++) work.add(row + r, peaks[r], sums + r * work.dim);
+  work.add(row, R, peaks, sums);
 }
 
 template <typename Pages>

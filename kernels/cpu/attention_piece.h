@@ -49,20 +49,33 @@ class PieceWork {
     return end < TG_SPAN ? end : (int)TG_SPAN;
   }
 
-  // Turns scores of a row that sees some key into weights; keys of [begin, end) outside of its sixteens weigh 0, too.
-  // A row that sees none has `total` 0.
+  // Turns scores [count, SCORE_STRIDE] of rows from `row` on into weights [count, stride] for keys [begin, end), multiples
+  // of 16 around what any of them sees. A row that sees none has a total of 0. The result lasts until the next call.
   template <typename Pages, typename Weight>
-  Peak soften(const Pages& pages, int row, float* scores, Weight* weights, int begin, int end) const {
-    const int a = from(pages, row), b = to(pages, row);
-    const bool sees = a < b;
-    const int seen_from = sees ? a & ~15 : end, seen_to = sees ? (b + 15) & ~15 : end;
-    for (int k = begin; k < seen_from; k += 16) store_weights(weights + k, zero());
-    for (int k = seen_to; k < end; k += 16) store_weights(weights + k, zero());
-    return sees ? RowSoftmax<Pages>(pages, scores, a, b, factor_).run(weights) : Peak{0.0f, 0.0f};
+  const Peak* soften(const Pages& pages, int row, int count, float* scores, Weight* weights, int stride, int begin,
+                     int end) const {
+    Peak* peaks = scratch.peaks();
+    auto softmax = [&](int r) {
+      return RowSoftmax<Pages>(pages, scores + r * SCORE_STRIDE, from(pages, row + r), to(pages, row + r), factor_);
+    };
+    auto sees = [&](int r) { return from(pages, row + r) < to(pages, row + r); };
+    // All peaks first: each is a chain of instructions that wait for one another, which the next row's can overtake.
+    for (int r = 0; r < count; r++) peaks[r].peak = sees(r) ? softmax(r).find_peak() : 0.0f;
+    for (int r = 0; r < count; r++) {
+      Weight* mine = weights + r * stride;
+      const int seen_from = sees(r) ? from(pages, row + r) & ~15 : end;
+      const int seen_to = sees(r) ? (to(pages, row + r) + 15) & ~15 : end;
+      for (int k = begin; k < seen_from; k += 16) store_weights(mine + k, zero());
+      for (int k = seen_to; k < end; k += 16) store_weights(mine + k, zero());
+      peaks[r].total = sees(r) ? softmax(r).weigh(peaks[r].peak, mine) : 0.0f;
+    }
+    return peaks;
   }
 
-  void add(int row, Peak peak, const float* sum) const {
-    if (peak.total != 0.0f) merge(state_, row, dim, peak, sum);
+  // Adds `sums` [count, dim] to what was found so far.
+  void add(int row, int count, const Peak* peaks, const float* sums) const {
+    for (int r = 0; r < count; r++)
+      if (peaks[r].total != 0.0f) merge(state_, row + r, dim, peaks[r], sums + r * dim);
   }
 
   // A span was done.

@@ -9,6 +9,10 @@ namespace tg {
 
 // Softmax over some keys of a number of rows: the output is `sum / total`, its weights are relative to 2^`peak`. A row
 // that saw no key has total 0.
+struct Peak {
+  float peak, total;
+};
+
 struct Partial {
   float* peak;   // [rows], log2 of the largest weight
   float* total;  // [rows]
@@ -16,6 +20,9 @@ struct Partial {
 
   static int64_t floats(int64_t rows, int64_t dim) { return rows * (2 + dim); }
 };
+
+// Values from a row to the next: a span and another cache line, as rows that lie a power of two apart are slow.
+enum { SCORE_STRIDE = TG_SPAN + 16, WEIGHT_STRIDE = TG_SPAN + 32 };
 
 class AttentionScratch {
  public:
@@ -29,8 +36,9 @@ class AttentionScratch {
 
   int32_t* first_key() const { return (int32_t*)base_; }          // [UNIT_ROWS], the first position that a row sees
   int32_t* end_key() const { return (int32_t*)base_ + UNIT_ROWS; }  // [UNIT_ROWS], the position behind the last one
-  float* scores() const { return (float*)(base_ + kScoresAt); }          // [2, ROWS, TG_SPAN]
-  uint16_t* weights() const { return (uint16_t*)(base_ + kWeightsAt); }  // bf16 [2, ROWS, TG_SPAN]
+  Peak* peaks() const { return (Peak*)((int32_t*)base_ + 2 * UNIT_ROWS); }  // [ROWS]
+  float* scores() const { return (float*)(base_ + kScoresAt); }          // [ROWS, SCORE_STRIDE]
+  uint16_t* weights() const { return (uint16_t*)(base_ + kWeightsAt); }  // bf16 [ROWS, WEIGHT_STRIDE]
   // The queries of a unit, as the path in use wants them: float32 or bf16 [UNIT_ROWS, dim].
   void* queries() const { return base_ + kQueriesAt; }
   float* sums() const { return (float*)(base_ + kQueriesAt + 4 * UNIT_ROWS * dim_); }  // [ROWS, dim]
@@ -43,9 +51,9 @@ class AttentionScratch {
 
  private:
   enum : int64_t {
-    kScoresAt = 2 * 4 * UNIT_ROWS,
-    kWeightsAt = kScoresAt + 2 * 4 * ROWS * TG_SPAN,
-    kQueriesAt = kWeightsAt + 2 * 2 * ROWS * TG_SPAN,
+    kScoresAt = 2 * 4 * UNIT_ROWS + 8 * ROWS,
+    kWeightsAt = kScoresAt + 4 * ROWS * SCORE_STRIDE,
+    kQueriesAt = kWeightsAt + 2 * ROWS * WEIGHT_STRIDE,
   };
   static int64_t slots_at(int64_t dim) {
     return kQueriesAt + 4 * UNIT_ROWS * dim + 4 * ROWS * dim + 4 * TG_SPAN * dim + 4 * Partial::floats(UNIT_ROWS, dim);

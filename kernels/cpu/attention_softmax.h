@@ -31,10 +31,6 @@ inline void store_weights(uint16_t* p, F x, F next) {
 }
 #endif
 
-struct Peak {
-  float peak, total;
-};
-
 // Softmax of one row over one span. A key of [from, to), which is not empty, weighs 2^(score * factor - peak); other keys
 // of the sixteens that these lie in weigh 0.
 template <typename Pages>
@@ -44,15 +40,32 @@ class RowSoftmax {
   RowSoftmax(const Pages& pages, float* scores, int from, int to, float factor)
       : pages_(pages), scores_(scores), from_(from), to_(to), factor_(factor) {}
 
-  // Writes `weights` [TG_SPAN], bf16 as bf16 or float32, in those sixteens. `total` sums them before they are rounded.
+  float find_peak() const {
+    const F none = splat(-INFINITY);
+    F top[4] = {none, none, none, none};
+    int v = from_ / 16;
+    for (; v < first_whole(); v++) top[0] = max(seen(v, score(v), none), top[0]);
+    for (; v + 4 <= end_whole(); v += 4)
+      for (int i = 0; i < 4; i++) top[i] = max(score(v + i), top[i]);
+    for (; v < end_whole(); v++) top[1] = max(score(v), top[1]);
+    for (; 16 * v < to_; v++) top[2] = max(seen(v, score(v), none), top[2]);
+    return largest(max(max(top[0], top[1]), max(top[2], top[3]))) * factor_;
+  }
+
+  // Writes `weights` [TG_SPAN], bf16 as bf16 or float32, in those sixteens, once the peak was found. Returns their total
+  // before they are rounded.
   template <typename Weight>
-  Peak run(Weight* weights) {
-    const float peak = find_peak();
-    scale_ = splat(factor_);
-    shift_ = splat(-peak);
+  float weigh(float peak, Weight* weights) const {
+    const F scale = splat(factor_), shift = splat(-peak);
+    auto weight = [&](int v) { return exp2_for_bf16(fma(load(scores_ + 16 * v), scale, shift)); };
+    auto edge = [&](int v) {
+      const F x = weight(v);
+      store_weights(weights + 16 * v, seen(v, scaled(v, x), zero()));
+      return seen(v, x, zero());
+    };
     int v = from_ / 16;
     F total = zero();
-    for (; v < first_whole(); v++) total = total + edge(v, weights);
+    for (; v < first_whole(); v++) total = total + edge(v);
     for (; v + 2 <= end_whole(); v += 2) {
       const F x = weight(v), next = weight(v + 1);
       total = total + x + next;
@@ -63,8 +76,8 @@ class RowSoftmax {
       total = total + x;
       store_weights(weights + 16 * v, scaled(v, x));
     }
-    for (; 16 * v < to_; v++) total = total + edge(v, weights);
-    return {peak, sum(total)};
+    for (; 16 * v < to_; v++) total = total + edge(v);
+    return sum(total);
   }
 
  private:
@@ -84,34 +97,12 @@ class RowSoftmax {
     store(scores_ + 16 * v, scaled);
     return scaled;
   }
-
-  float find_peak() const {
-    const F none = splat(-INFINITY);
-    F top[4] = {none, none, none, none};
-    int v = from_ / 16;
-    for (; v < first_whole(); v++) top[0] = max(seen(v, score(v), none), top[0]);
-    for (; v + 4 <= end_whole(); v += 4)
-      for (int i = 0; i < 4; i++) top[i] = max(score(v + i), top[i]);
-    for (; v < end_whole(); v++) top[1] = max(score(v), top[1]);
-    for (; 16 * v < to_; v++) top[2] = max(seen(v, score(v), none), top[2]);
-    return largest(max(max(top[0], top[1]), max(top[2], top[3]))) * factor_;
-  }
-
-  F weight(int v) const { return exp2_for_bf16(fma(load(scores_ + 16 * v), scale_, shift_)); }
   F scaled(int v, F x) const { return Pages::kScaled ? x * pages_.value_scales(v) : x; }
-
-  template <typename Weight>
-  F edge(int v, Weight* weights) const {
-    const F x = weight(v);
-    store_weights(weights + 16 * v, seen(v, scaled(v, x), zero()));
-    return seen(v, x, zero());
-  }
 
   const Pages& pages_;
   float* const scores_;
   const int from_, to_;
   const float factor_;
-  F scale_, shift_;
 };
 
 // Adds the keys that `sum` [dim] stands for to what row `row` of `into` has seen so far.

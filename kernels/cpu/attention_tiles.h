@@ -1,7 +1,5 @@
 // Attention's dot products on AMX tiles.
 #pragma once
-#include <new>
-
 #include "amx.h"
 #include "attention_piece.h"
 
@@ -35,28 +33,27 @@ inline const char* tile_keys(const Int8Pages& pages, int p, uint16_t* room, Fetc
   return (const char*)room;
 }
 
-// Values of page `p` in the form [8][dim][2]. Tokens from `valid` on, which may be garbage, become zero in bf16; in int8
-// anything times 0 is 0.
+// Values of a step of 32 keys lie as tiles, [dim / 16][16 pairs][16][2]; `out` is where those of page `p` begin. Tokens from
+// `valid` on, which may be garbage, become zero in bf16; in int8 anything times 0 is 0.
+enum { VALUE_TILE = 16 * 32 };
 inline void tile_values(const Bf16Pages& pages, int p, int valid, uint16_t* out, Fetch fetch) {
-  const int dim = pages.layout.dim, pairs = valid < TG_PAGE ? valid / 2 : TG_PAGE / 2;
+  const int dim = pages.layout.dim;
   const int32_t* from = (const int32_t*)(pages.page[p] + pages.layout.values);
-  int32_t* to = (int32_t*)out;
-  for (int i = 0; i < pairs * dim; i += 16) {
-    fetch.turn();
-    store(to + i, load(from + i));
+  for (int pair = 0; pair < TG_PAGE / 2; pair++) {
+    const I keep = splat(2 * pair + 2 <= valid ? -1 : 2 * pair + 1 == valid ? 0xffff : 0);
+    for (int block = 0; block < dim / 16; block++) {
+      fetch.turn();
+      store((int32_t*)(out + block * VALUE_TILE + pair * 32), load(from + pair * dim + block * 16) & keep);
+    }
   }
-  if (pairs == TG_PAGE / 2) return;
-  memset(to + pairs * dim, 0, (size_t)(TG_PAGE / 2 - pairs) * dim * 4);
-  for (int i = pairs * dim; valid % 2 && i < (pairs + 1) * dim; i += 16) store(to + i, load(from + i) & splat(0xffff));
 }
 inline void tile_values(const Int8Pages& pages, int p, int, uint16_t* out, Fetch fetch) {
-  const int dim = pages.layout.dim;
   for (int pair = 0; pair < TG_PAGE / 2; pair++)
-    for (int block = 0; block < dim / 16; block++) {
+    for (int block = 0; block < pages.layout.dim / 16; block++) {
       F even, odd;
       fetch.turn();
       pages.values(p, pair, block, even, odd);
-      unpack_pair(even, odd, out + (pair * dim + block * 16) * 2);
+      unpack_pair(even, odd, out + block * VALUE_TILE + pair * 32);
     }
 }
 
@@ -68,11 +65,13 @@ inline const char* step_keys(const Pages& pages, int p, uint16_t* room, const Ah
   return tile_keys(pages, there, room, ahead ? ahead->scoring(there, pages.layout.dim / 2) : Fetch());
 }
 template <typename Pages>
-inline void step_values(const Pages& pages, int p, uint16_t* out, const Ahead* ahead = nullptr) {
+inline void step_values(const Pages& pages, int p, uint16_t* step, const Ahead* ahead = nullptr) {
+  const int dim = pages.layout.dim;
+  uint16_t* out = step + p % 2 * (VALUE_TILE / 2);
   if (p >= pages.from_page() && p < pages.to_page()) {
-    tile_values(pages, p, pages.to - p * TG_PAGE, out, ahead ? ahead->summing(p, pages.layout.dim / 2) : Fetch());
+    tile_values(pages, p, pages.to - p * TG_PAGE, out, ahead ? ahead->summing(p, dim / 2) : Fetch());
   } else {
-    memset(out, 0, (size_t)TG_PAGE * pages.layout.dim * sizeof *out);
+    for (int block = 0; block < dim / 16; block++) memset(out + block * VALUE_TILE, 0, VALUE_TILE);
   }
 }
 
@@ -85,11 +84,11 @@ class TileSpan {
     const int size = TG_PAGE * pages.layout.dim;
     for (int p = pages.from_page() & ~1; p < ((pages.to_page() + 1) & ~1); p++) {
       keys_[p] = step_keys(pages, p, keys + p * size);
-      step_values(pages, p, values + p * size);
+      step_values(pages, p, values + p / 2 * 2 * size);
     }
   }
   const char* keys(int page) const { return keys_[page]; }  // [dim / 2][16][2]
-  const uint16_t* values() const { return values_; }        // [TG_SPAN / 2][dim][2]
+  const uint16_t* values() const { return values_; }        // [TG_SPAN / 32][dim / 16][16][16][2]
 
  private:
   const uint16_t* const values_;
@@ -115,8 +114,8 @@ inline void stream_scores(const Pages& pages, const Ahead& ahead, int from, int 
       tile_dot_bf16<0, 4, 6>();
       tile_dot_bf16<1, 4, 7>();
     }
-    tile_store<0>(scores + step, 4 * TG_SPAN);
-    tile_store<1>(scores + step + 16, 4 * TG_SPAN);
+    tile_store<0>(scores + step, 4 * SCORE_STRIDE);
+    tile_store<1>(scores + step + 16, 4 * SCORE_STRIDE);
   }
 }
 
@@ -127,13 +126,13 @@ inline void stream_sums(const Pages& pages, const Ahead& ahead, int rows, int fr
   memset(sums, 0, sizeof *sums * rows * dim);
   for (int step = from; step < to; step += STEP) {
     for (int half = 0; half < 2; half++)
-      step_values(pages, step / TG_PAGE + half, room + half * TG_PAGE * dim, &ahead);
-    tile_load<4>(weights + step, 2 * TG_SPAN);
+      step_values(pages, step / TG_PAGE + half, room, &ahead);
+    tile_load<4>(weights + step, 2 * WEIGHT_STRIDE);
     for (int d = 0; d < dim; d += 32) {
       tile_load<0>(sums + d, 4 * dim);
       tile_load<1>(sums + d + 16, 4 * dim);
-      tile_load<6>(room + 2 * d, 4 * dim);
-      tile_load<7>(room + 2 * d + 32, 4 * dim);
+      tile_load<6>(room + d / 16 * VALUE_TILE, 64);
+      tile_load<7>(room + (d / 16 + 1) * VALUE_TILE, 64);
       tile_dot_bf16<0, 4, 6>();
       tile_dot_bf16<1, 4, 7>();
       tile_store<0>(sums + d, 4 * dim);
@@ -148,164 +147,74 @@ inline void attend_few_by_tiles(const PieceWork& work, const Pages& pages, const
   const int first = pages.from & ~(STEP - 1), end = (pages.to + STEP - 1) & ~(STEP - 1);
   tile_rows(work.rows).use();
   stream_scores(pages, ahead, first, end, (const uint16_t*)scratch.queries(), scratch.scores(), scratch.keys());
-  Peak peaks[TILE_ROWS];
-  for (int r = 0; r < work.rows; r++)
-    peaks[r] = work.soften(pages, r, scratch.scores() + r * TG_SPAN, scratch.weights() + r * TG_SPAN, first, end);
+  const Peak* peaks = work.soften(pages, 0, work.rows, scratch.scores(), scratch.weights(), WEIGHT_STRIDE, first, end);
   stream_sums(pages, ahead, work.rows, first, end, scratch.weights(), scratch.sums(), scratch.values());
-  for (int r = 0; r < work.rows; r++) work.add(r, peaks[r], scratch.sums() + r * work.dim);
+  work.add(0, work.rows, peaks, scratch.sums());
   release_tiles();
 }
 
-// A row of matrix products, each of 32 rows by 2 x 16 columns, whose tiles are multiplied in turns, so that they can go on
-// while the vector units do something else.
-template <typename Operands>
-class TileJob {
- public:
-  TileJob(const Operands& operands, int products, int length) : o_(operands), turns_(products * length), length_(length) {}
-
-  int turns() const { return turns_; }
-
-  void turn() {
-    if (at_ == 0) {
-      tile_zero<0>();
-      tile_zero<1>();
-      tile_zero<2>();
-      tile_zero<3>();
-    }
-    const char* left = o_.left(product_, at_);
-    const int64_t left_stride = o_.left_stride(), right_stride = o_.right_stride();
-    tile_load<4>(left, left_stride);
-    tile_load<6>(o_.right(product_, at_, 0), right_stride);
+// [32 rows] x [2 x 16 columns], summed over `length` pairs of tiles; `left(i)` and `right(i, half)` say where these begin.
+template <typename Left, typename Right>
+inline void tile_product(int length, Left left, int64_t left_stride, Right right, int64_t right_stride, float* out,
+                         int64_t out_stride) {
+  tile_zero<0>();
+  tile_zero<1>();
+  tile_zero<2>();
+  tile_zero<3>();
+  for (int i = 0; i < length; i++) {
+    tile_load<4>(left(i), left_stride);
+    tile_load<6>(right(i, 0), right_stride);
     tile_dot_bf16<0, 4, 6>();
-    tile_load<7>(o_.right(product_, at_, 1), right_stride);
+    tile_load<7>(right(i, 1), right_stride);
     tile_dot_bf16<1, 4, 7>();
-    tile_load<5>(left + TILE_ROWS * left_stride, left_stride);
+    tile_load<5>(left(i) + TILE_ROWS * left_stride, left_stride);
     tile_dot_bf16<2, 5, 6>();
     tile_dot_bf16<3, 5, 7>();
-    if (++at_ < length_) return;
-    float* out = o_.out(product_);
-    const int64_t stride = o_.out_stride();
-    tile_store<0>(out, 4 * stride);
-    tile_store<1>(out + 16, 4 * stride);
-    tile_store<2>(out + TILE_ROWS * stride, 4 * stride);
-    tile_store<3>(out + TILE_ROWS * stride + 16, 4 * stride);
-    at_ = 0;
-    product_++;
   }
+  tile_store<0>(out, 4 * out_stride);
+  tile_store<1>(out + 16, 4 * out_stride);
+  tile_store<2>(out + TILE_ROWS * out_stride, 4 * out_stride);
+  tile_store<3>(out + TILE_ROWS * out_stride + 16, 4 * out_stride);
+}
 
- private:
-  const Operands o_;
-  const int turns_, length_;
-  int product_ = 0, at_ = 0;
-};
-
-// Scores with keys from `from` on: a product for 32 keys, over the dimensions. queries bf16 [32, dim], scores [32, TG_SPAN].
+// Scores of 32 rows with keys [from, to): queries bf16 [32, dim], scores [32, SCORE_STRIDE].
 template <typename Span>
-struct ScoreOperands {
-  const Span* span;
-  int dim, from;
-  const uint16_t* queries;
-  float* scores;
-
-  const char* left(int, int i) const { return (const char*)queries + i * 64; }
-  const char* right(int product, int i, int half) const {
-    return span->keys((from + product * STEP) / TG_PAGE + half) + i * 16 * 64;
+inline void tile_scores(const Span& span, int dim, int from, int to, const uint16_t* queries, float* scores) {
+  auto left = [&](int i) { return (const char*)queries + i * 64; };
+  for (int step = from; step < to; step += STEP) {
+    auto right = [&](int i, int half) { return span.keys(step / TG_PAGE + half) + i * 16 * 64; };
+    tile_product(dim / 32, left, 2 * dim, right, 64, scores + step, SCORE_STRIDE);
   }
-  float* out(int product) const { return scores + from + product * STEP; }
-  int64_t left_stride() const { return 2 * dim; }
-  int64_t right_stride() const { return 64; }
-  int64_t out_stride() const { return TG_SPAN; }
-};
+}
 
-// Sums of values from `from` on: a product for 32 dimensions, over the keys. weights bf16 [32, TG_SPAN], sums [32, dim].
-struct SumOperands {
-  const uint16_t* values;
-  int dim, from;
-  const uint16_t* weights;
-  float* sums;
-
-  const char* left(int, int i) const { return (const char*)(weights + from + i * STEP); }
-  const char* right(int product, int i, int half) const {
-    return (const char*)(values + (from + i * STEP) * dim + product * 64 + half * 32);
+// Their sums: weights bf16 [32, WEIGHT_STRIDE], sums [32, dim].
+inline void tile_sums(const uint16_t* values, int dim, int from, int to, const uint16_t* weights, float* sums) {
+  auto left = [&](int i) { return (const char*)(weights + from + i * STEP); };
+  for (int d = 0; d < dim; d += 32) {
+    auto right = [&](int i, int half) {
+      return (const char*)(values + (from + i * STEP) * dim + (d / 16 + half) * VALUE_TILE);
+    };
+    tile_product((to - from) / STEP, left, 2 * WEIGHT_STRIDE, right, 64, sums + d, dim);
   }
-  float* out(int product) const { return sums + product * 32; }
-  int64_t left_stride() const { return 2 * TG_SPAN; }
-  int64_t right_stride() const { return 4 * dim; }
-  int64_t out_stride() const { return dim; }
-};
+}
 
-// ROWS rows of a piece with one span: scores, weights, sums. Rows behind the piece's last are computed and dropped.
-template <typename Pages>
-class TileGroup {
- public:
-  TileGroup(const PieceWork& work, const Pages& pages, const TileSpan<Pages>& span, int row)
-      : work_(work),
-        pages_(pages),
-        row_(row),
-        rows_(work.rows - row < ROWS ? work.rows - row : (int)ROWS),
-        from_(work.from(pages, row) & ~(STEP - 1)),
-        to_((work.to(pages, row + rows_ - 1) + STEP - 1) & ~(STEP - 1)),
-        scores_(work.scratch.scores() + row / ROWS % 2 * ROWS * TG_SPAN),
-        weights_(work.scratch.weights() + row / ROWS % 2 * ROWS * TG_SPAN),
-        score_job_({&span, work.dim, from_, (const uint16_t*)work.scratch.queries() + row * work.dim, scores_},
-                   steps(), work.dim / 32),
-        sum_job_({span.values(), work.dim, from_, weights_, work.scratch.sums()}, work.dim / 32, steps()) {}
-
-  TileJob<ScoreOperands<TileSpan<Pages>>>& scores() { return score_job_; }
-  TileJob<SumOperands>& sums() { return sum_job_; }
-  int rows() const { return rows_; }
-
-  void soften(int r) {
-    peaks_[r] = work_.soften(pages_, row_ + r, scores_ + r * TG_SPAN, weights_ + r * TG_SPAN, from_, to_);
-  }
-  void add() const {
-    for (int r = 0; r < rows_; r++) work_.add(row_ + r, peaks_[r], work_.scratch.sums() + r * work_.dim);
-  }
-
- private:
-  int steps() const { return to_ > from_ ? (to_ - from_) / STEP : 0; }
-
-  const PieceWork& work_;
-  const Pages& pages_;
-  const int row_, rows_, from_, to_;
-  float* const scores_;
-  uint16_t* const weights_;
-  TileJob<ScoreOperands<TileSpan<Pages>>> score_job_;
-  TileJob<SumOperands> sum_job_;
-  Peak peaks_[ROWS];
-};
-
-// Many rows with one span. While the vector units make weights of a group's scores, the tiles make the next group's scores
-// and the previous group's sums.
+// Many rows with one span, ROWS at a time; those behind the last are computed and dropped. Tiles and vectors take turns:
+// while tiles are at work, half of the vector units are not.
 template <typename Pages>
 inline void attend_many_by_tiles(const PieceWork& work, const Pages& pages) {
-  const TileSpan<Pages> span(pages, work.scratch.keys(), work.scratch.values());
-  tile_rows(2 * TILE_ROWS).use();
-  using Group = TileGroup<Pages>;
-  alignas(Group) char room[3][sizeof(Group)];
-  Group* groups[3] = {nullptr, nullptr, new (room[0]) Group(work, pages, span, 0)};
-  for (int i = 0; i < groups[2]->scores().turns(); i++) groups[2]->scores().turn();
-  for (int row = 0, count = 1; groups[2]; row += ROWS, count++) {
-    groups[0] = groups[1];
-    groups[1] = groups[2];
-    groups[2] = row + ROWS < work.rows ? new (room[count % 3]) Group(work, pages, span, row + ROWS) : nullptr;
-    const int score_turns = groups[2] ? groups[2]->scores().turns() : 0;
-    const int sum_turns = groups[0] ? groups[0]->sums().turns() : 0, turns = score_turns + sum_turns;
-    int turn = 0;
-    for (int r = 0, rows = groups[1]->rows(); r < rows; r++) {
-      for (; turn < turns * (r + 1) / rows; turn++) {
-        if (turn < score_turns) {
-          groups[2]->scores().turn();
-        } else {
-          groups[0]->sums().turn();
-        }
-      }
-      groups[1]->soften(r);
-    }
-    if (groups[0]) groups[0]->add();
+  const AttentionScratch& scratch = work.scratch;
+  const TileSpan<Pages> span(pages, scratch.keys(), scratch.values());
+  tile_rows(ROWS).use();
+  for (int row = 0; row < work.rows; row += ROWS) {
+    const int rows = work.rows - row < ROWS ? work.rows - row : (int)ROWS;
+    const int from = work.from(pages, row) & ~(STEP - 1);
+    const int to = (work.to(pages, row + rows - 1) + STEP - 1) & ~(STEP - 1);
+    if (from >= to) continue;
+    tile_scores(span, work.dim, from, to, (const uint16_t*)scratch.queries() + row * work.dim, scratch.scores());
+    const Peak* peaks = work.soften(pages, row, rows, scratch.scores(), scratch.weights(), WEIGHT_STRIDE, from, to);
+    tile_sums(span.values(), work.dim, from, to, scratch.weights(), scratch.sums());
+    work.add(row, rows, peaks, scratch.sums());
   }
-  for (int i = 0; i < groups[1]->sums().turns(); i++) groups[1]->sums().turn();
-  groups[1]->add();
   release_tiles();
 }
 
