@@ -16,6 +16,7 @@ import torch
 
 from . import (
     backend_report,
+    bench_attention,
     bench_linear,
     embedding,
     gated_mlp,
@@ -125,12 +126,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
             ):
                 times = timed(call, options.rounds)
                 print(f"{op:24}{min(times):10.0f}{median(times):10.0f}")
-    print()
-    try:
-        for line in bench_linear.lines(rounds=7):
-            print(line, flush=True)
-    except Unavailable as why:
-        print(f"linear kernels: {why}")
+    for name, lines in (("linear kernels", bench_linear.lines), ("attention", bench_attention.lines)):
+        print()
+        try:
+            for line in lines(rounds=7):
+                print(line, flush=True)
+        except Unavailable as why:
+            print(f"{name}: {why}")
 
 
 if __name__ == "__main__":

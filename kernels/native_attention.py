@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import mmap
 from dataclasses import dataclass
 
 import numpy as np
@@ -98,14 +97,10 @@ class _Probe(ctypes.Structure):
     )
 
 
-def aligned(size: int, *, huge: bool = False) -> Bytes:
-    """`size` bytes at a multiple of 64; `huge` asks for huge pages, as the engine does."""
-    if not huge:
-        memory = np.empty(size + 64, np.uint8)
-        return memory[(start := -memory.ctypes.data % 64) : start + size]
-    pages = mmap.mmap(-1, max(size, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    pages.madvise(mmap.MADV_HUGEPAGE)
-    return np.frombuffer(pages, np.uint8)[:size]
+def aligned(size: int) -> Bytes:
+    """`size` bytes at a multiple of 64."""
+    memory = np.empty(size + 64, np.uint8)
+    return memory[(start := -memory.ctypes.data % 64) : start + size]
 
 
 def cache_bytes(shape: Shape) -> int:
@@ -161,9 +156,7 @@ def attend(shape: Shape, batch: Batch, run: Run, queries: Bits, cache: Bytes, me
     return out
 
 
-def attend_into(
-    out: Floats, shape: Shape, batch: Batch, run: Run, queries: Bits, cache: Bytes, memory: Bytes
-) -> int:
+def attend_into(out: Floats, shape: Shape, batch: Batch, run: Run, queries: Bits, cache: Bytes, memory: Bytes) -> int:
     """The same into `out`: nanoseconds of processor time that this thread took."""
     probe = _probe(shape, run, batch)
     probe.queries, probe.cache = _address(queries), _address(cache)
