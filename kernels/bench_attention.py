@@ -52,7 +52,9 @@ def times(sequences: int, rows: int, context: int, *, int8: bool, rounds: int) -
     best = floor = float("inf")
     for _ in range(rounds):
         floor = min(floor, read(memory) / layers / 1e3)
-        spent = [attend_into(out, shape, batch, run, queries, cache.numpy(), room) for cache in torch.split(memory, size)]
+        spent = [
+            attend_into(out, shape, batch, run, queries, cache.numpy(), room) for cache in torch.split(memory, size)
+        ]
         best = min(best, sum(spent) / layers / 1e3)
     return best, floor
 
