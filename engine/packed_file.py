@@ -1,6 +1,6 @@
 """Packed weights on disk: what `packing.pack_operands` made, as it lies in memory.
 
-A file is a line of JSON (what it was made from, the matrices' formats, checksums), zeros up to a multiple of 4096, and
+A file is a line of JSON (what it was made from, the matrices' kinds, checksums), zeros up to a multiple of 4096, and
 the memory itself. It is read, not mapped: the pages of a mapped file are small, and two cores stream weights from them
 at 22 instead of 35 GB/s, in every step, while reading 134 MB into huge pages costs some 0.1 s once.
 """
@@ -19,11 +19,11 @@ from tiergate.kernels import Format, huge_bytes
 
 from .convert.files import replacing
 from .models.spec import ModelSpec
-from .packing import Formats, Layout, lay_out
+from .packing import Kind, Kinds, Layout, lay_out
 
 _MAGIC = "tiergate packed weights"
-_VERSION = 1
-"""Of this file's form and of the packing (kernels/cpu/packing.h): raise it when either changes."""
+_VERSION = 2
+"""Of this file's form and of what packing does (packing.py, kernels/cpu/packing.h): raise it when either changes."""
 _PAGE = 4096
 _CHUNK = 4 << 20
 """Bytes under one checksum: few enough to be still in the processor's cache when they are summed."""
@@ -41,7 +41,7 @@ def write(path: Path, origin: str, layout: Layout, room: torch.Tensor) -> None:
         "magic": _MAGIC,
         "version": _VERSION,
         "origin": origin,
-        "formats": {name: [form.name, group] for name, (form, group) in layout.formats.items()},
+        "kinds": {name: [kind.format.name, kind.group, kind.rotated] for name, kind in layout.kinds.items()},
         "bytes": layout.bytes,
         "checksums": [zlib.crc32(memory[start:stop]) for start, stop in _chunks(layout.bytes)],
     }
@@ -66,9 +66,9 @@ def read(path: Path, origin: str, spec: ModelSpec) -> tuple[Layout, torch.Tensor
         if header.get("origin") != origin or header.get("version") != _VERSION:
             return None
         try:
-            layout = lay_out(spec, _formats(header))
-        except (KeyError, ValueError, TypeError) as why:
-            raise Damaged(f"{path.name}: its formats are not those of the model") from why
+            layout = lay_out(spec, _kinds(header))
+        except (KeyError, ValueError, TypeError, AttributeError) as why:
+            raise Damaged(f"{path.name}: its matrices are not those of the model") from why
         if header.get("bytes") != layout.bytes:
             raise Damaged(f"{path.name}: another size than the model's")
         file.seek(-(-len(line) // _PAGE) * _PAGE)
@@ -101,9 +101,9 @@ def _header(line: bytes) -> dict[str, Any]:
     return header
 
 
-def _formats(header: dict[str, Any]) -> Formats:
-    found = header["formats"]
-    return {str(name): (Format[form], _group(group)) for name, (form, group) in found.items()}
+def _kinds(header: dict[str, Any]) -> Kinds:
+    found = header["kinds"].items()
+    return {str(name): Kind(Format[form], _group(group), rotated is True) for name, (form, group, rotated) in found}
 
 
 def _group(value: Any) -> int:

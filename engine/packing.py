@@ -27,14 +27,27 @@ from tiergate.kernels import (
 from .loader import weights_of
 from .models.spec import LayerSpec, ModelSpec, MoeSpec
 from .quant.operands import Int4, Int8, Operand
+from .smoothing import smooth
 
 NativePrecision = Literal["bf16", "int8", "int4"]
 
-Formats = Mapping[str, tuple[Format, int]]
-"""The format of every matrix, and the size of its groups, by operand; all experts of a layer share one."""
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """How a matrix is kept: see `PackedShape`."""
+
+    format: Format
+    group: int = 0
+    rotated: bool = False
+
+
+Kinds = Mapping[str, Kind]
+"""By operand; all experts of a layer share one."""
 
 INT4_GROUP = 32
 """Inputs that share a scale where the checkpoint does not say: that of GGUF's 4-bit formats."""
+ROTATION = 64
+"""Inputs that are rotated together."""
 ALIGNMENT = 64
 
 
@@ -61,44 +74,45 @@ class Slot:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Where everything lies: it follows from the model's spec and the formats alone."""
+    """Where everything lies: it follows from the model's spec and the kinds of its matrices."""
 
-    formats: Formats
+    kinds: Kinds
     slots: Mapping[str, Slot]
     """By operand, as `<architecture>.weights` names them; a tied head is `head`, an expert's matrix has its number
     behind the name: `layers.0.experts_down.3`."""
     bytes: int
 
 
-def format_of(name: str, operand: Operand, precision: NativePrecision) -> tuple[Format, int]:
-    """The format of a matrix, and the size of its groups.
+def kind_of(name: str, operand: Operand, precision: NativePrecision) -> Kind:
+    """How a matrix is kept in a precision.
 
-    Routers stay bf16: a small error turns a choice between experts. With int4 the head is int8: it is read as a whole
-    for every token, and its errors go straight into the odds.
+    Values that are of 8 bits already stay what they are; others are rotated before they are rounded to them. Routers
+    stay bf16: a small error turns a choice between experts. With int4 the head is int8: it is read as a whole for
+    every token, and its errors go straight into the odds.
     """
     if precision == "bf16" or name.endswith("router"):
-        return Format.BF16, 0
+        return Kind(Format.BF16)
     if precision == "int4" and name != "head":
         if isinstance(operand, Int4):
-            return Format.INT4, operand.group
+            return Kind(Format.INT4, operand.group)
         if operand.shape[-1] % INT4_GROUP == 0:
-            return Format.INT4, INT4_GROUP
-    return Format.INT8, 0
+            return Kind(Format.INT4, INT4_GROUP)
+    return Kind(Format.INT8, rotated=not isinstance(operand, Int8) and operand.shape[-1] % ROTATION == 0)
 
 
-def choose_formats(operands: Mapping[str, Operand], precision: NativePrecision) -> Formats:
-    """The formats of a model's matrices; its head is among the operands."""
-    return {name: format_of(name, one, precision) for name, one in operands.items() if _is_matrix(name, one.shape)}
+def choose_kinds(operands: Mapping[str, Operand], precision: NativePrecision) -> Kinds:
+    """The kinds of a model's matrices; its head is among the operands."""
+    return {name: kind_of(name, one, precision) for name, one in operands.items() if _is_matrix(name, one.shape)}
 
 
-def lay_out(spec: ModelSpec, formats: Formats) -> Layout:
-    """Place all operands one behind another in order of use. Raises KeyError without a format for each matrix."""
+def lay_out(spec: ModelSpec, kinds: Kinds) -> Layout:
+    """Place all operands one behind another in order of use. Raises KeyError without a kind for each matrix."""
     slots: dict[str, Slot] = {}
     at = 0
-    for name, of in _parts(spec, formats):
+    for name, of in _parts(spec, kinds):
         slots[name] = Slot(at, of)
         at += -(-of.bytes // ALIGNMENT) * ALIGNMENT
-    return Layout(formats, slots, at)
+    return Layout(kinds, slots, at)
 
 
 def pack_operands(
@@ -110,7 +124,9 @@ def pack_operands(
     """
     if spec.tied:
         operands["head"] = operands["embed"]
-    layout = lay_out(spec, choose_formats(operands, precision))
+    kinds = choose_kinds(operands, precision)
+    smooth(spec, operands, {name for name, kind in kinds.items() if kind.rotated})
+    layout = lay_out(spec, kinds)
     room = huge_bytes(layout.bytes)
     for name in list(operands):
         operand = operands.pop(name)
@@ -139,13 +155,12 @@ def _is_matrix(name: str, shape: tuple[int, ...]) -> bool:
     return len(shape) > 1 and name != "embed"
 
 
-def _parts(spec: ModelSpec, formats: Formats) -> Iterator[tuple[str, PackedShape | Plain]]:
+def _parts(spec: ModelSpec, kinds: Kinds) -> Iterator[tuple[str, PackedShape | Plain]]:
     shapes = {name: weight.shape for name, weight in weights_of(spec).items()}
 
     def matrix(operand: str, shape: tuple[int, ...]) -> PackedShape:
-        form, group = formats[operand]
-        n, k = shape
-        return PackedShape(form, n, k, group, paired=operand.endswith("gate_up"))
+        kind, (n, k) = kinds[operand], shape
+        return PackedShape(kind.format, n, k, kind.group, operand.endswith("gate_up"), kind.rotated)
 
     yield "embed", Plain(torch.bfloat16, shapes["embed"])
     for index in range(len(spec.layers)):

@@ -43,7 +43,7 @@ class TgLinear(ctypes.Structure):
         ("n", c_int32),
         ("k", c_int32),
         ("paired", c_int32),
-        ("reserved", c_int32),
+        ("rotated", c_int32),
         ("data", c_void_p),
         ("bias", c_void_p),
     )

@@ -217,6 +217,7 @@ def _linear(linear: PackedLinear) -> TgLinear:
         n=shape.n,
         k=shape.k,
         paired=int(shape.paired),
+        rotated=int(shape.rotated),
         data=linear.weight.data.data_ptr(),
         bias=_address(linear.bias, torch.float32),
     )

@@ -35,6 +35,8 @@ class Shape:
     """INT4: inputs a group, 32 or 64; 0 for the other formats."""
     paired: bool = False
     """The first n / 2 outputs are a gate and the others its up."""
+    rotated: bool = False
+    """INT8, with k a multiple of 64: kept, and multiplied, in a basis in which outliers are spread; see `rotate`."""
 
     @property
     def bytes(self) -> int:
@@ -64,6 +66,8 @@ def pack(shape: Shape, weight: torch.Tensor, out: torch.Tensor | None = None) ->
     shapes that do not fit together.
     """
     source = _matrix(weight, torch.float32, shape.n, shape.k)
+    if shape.rotated:
+        source = rotate(source)
     made = _room(shape, out)
     _functions().tg_pack(*shape._arguments(), source.data_ptr(), made.data_ptr())
     return PackedWeight(shape, made)
@@ -102,7 +106,15 @@ def unpack(packed: PackedWeight) -> torch.Tensor:
     """What the weight has become: float32 [n, k]."""
     out = torch.empty(packed.shape.n, packed.shape.k)
     _functions().tg_unpack(*packed.shape._arguments(), packed.data.data_ptr(), out.data_ptr())
-    return out
+    return rotate(out) if packed.shape.rotated else out
+
+
+def rotate(rows: torch.Tensor) -> torch.Tensor:
+    """float32 [m, k], every 64 neighbours of a row times the Hadamard matrix of that order over 8: its own inverse."""
+    matrix = torch.ones(1, 1)
+    for _ in range(6):
+        matrix = torch.cat((torch.cat((matrix, matrix), 1), torch.cat((matrix, -matrix), 1)))
+    return (rows.reshape(-1, 64) @ (matrix / 8)).view(rows.shape)
 
 
 def _room(shape: Shape, out: torch.Tensor | None) -> torch.Tensor:

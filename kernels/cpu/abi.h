@@ -9,7 +9,9 @@
 //     fixed order of simd.h. Denormals are zero everywhere (FTZ and DAZ, which AMX has built in).
 //   - bf16 dot products follow TDPBF16PS (Intel SDM): over each 32 inputs, even and odd inputs accumulate apart, each by
 //     fused multiply-add from zero in rising order; then acc += even + odd. Inputs are zero-padded to a multiple of 32.
-//   - int8 dot products are exact in int32 over all inputs; then acc * (row scale * column scale), + bias.
+//   - int8 dot products are exact in int32 over all inputs; then acc * (row scale * column scale), + bias. Where the weight
+//     is `rotated`, every 64 inputs of it and of the rows are first multiplied by the Hadamard matrix of order 64, over 8,
+//     which leaves the product as it is and spreads outliers, so that 127 steps are enough (QuaRot, arXiv 2404.00456).
 //   - int4 dot products are exact in int32 over each group; then, group after group in rising order,
 //     acc = fma(float(sum), scale, acc) and acc = fma(float(sum of the row's values), min, acc); then * row scale, + bias.
 //   - Attention goes through a row's keys in blocks at absolute positions (attention.cpp), never by what the step holds.
@@ -40,7 +42,7 @@ typedef struct {
   int32_t n;       // outputs
   int32_t k;       // inputs, unpadded
   int32_t paired;  // 1: the first n / 2 outputs are a gate and the others its up, packed alternately in blocks of 16
-  int32_t reserved;
+  int32_t rotated;  // 1: TG_INT8 with k a multiple of 64, packed from rotated rows; 0
   const void* data;    // tg_packed_bytes(...) bytes at a multiple of 64
   const float* bias;   // float32 [n] in the order of the outputs, or null
 } TgLinear;

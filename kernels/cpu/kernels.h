@@ -21,6 +21,7 @@ struct Activations {
   const void* data;    // bf16 or int8 [m, stride] at a multiple of 64
   const float* scale;  // int8: float32 [m]; value * scale is the input
   const int32_t* sums;  // int8: [m, stride / 32], sums of 32 neighbouring values each
+  int32_t rotated;  // that of the weight
 };
 
 enum Epilogue {

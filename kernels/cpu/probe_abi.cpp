@@ -9,7 +9,7 @@
 namespace {
 
 const int32_t kLinear[] = {TG_FIELD(TgLinear, format), TG_FIELD(TgLinear, group),    TG_FIELD(TgLinear, n),
-                           TG_FIELD(TgLinear, k),      TG_FIELD(TgLinear, paired),   TG_FIELD(TgLinear, reserved),
+                           TG_FIELD(TgLinear, k),      TG_FIELD(TgLinear, paired),   TG_FIELD(TgLinear, rotated),
                            TG_FIELD(TgLinear, data),   TG_FIELD(TgLinear, bias),     sizeof(TgLinear)};
 
 const int32_t kLayer[] = {

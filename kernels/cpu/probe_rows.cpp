@@ -24,12 +24,12 @@ const tg::RowKernels* table(int32_t level) {
 }  // namespace
 
 // -1 where the level was not built. See RowKernels::prepare; `data`, `scale` and `sums` have `padded` values a row.
-TG_PROBE int32_t tg_probe_prepare(int32_t level, int32_t format, int32_t rows, int32_t width, int32_t padded,
+TG_PROBE int32_t tg_probe_prepare(int32_t level, int32_t format, int32_t rotated, int32_t rows, int32_t width, int32_t padded,
                                   const float* x, int64_t stride, const float* norm, float eps, void* data, float* scale,
                                   int32_t* sums, int32_t ranks) {
   const tg::RowKernels* kernels = table(level);
   if (!kernels) return -1;
-  const tg::Activations out = {format, rows, width, padded, data, scale, sums};
+  const tg::Activations out = {format, rows, width, padded, data, scale, sums, rotated};
   tg::run_ranks(ranks, false, [&](int rank, int of) {
     kernels->prepare(x, stride, norm, eps, out, rows * rank / of, rows * (rank + 1) / of);
   });

@@ -79,6 +79,66 @@ void to_int8_row(const float* x, int width, const Weights& weights, float eps, i
   }
 }
 
+// 1 in lanes whose number lacks bit N, -1 in the others.
+template <int N>
+struct Signs {
+  alignas(64) float at[16];
+  constexpr Signs() : at() {
+    for (int i = 0; i < 16; i++) at[i] = i & N ? -1.0f : 1.0f;
+  }
+};
+
+// Lanes i and i ^ N become their sum and their difference.
+template <int N>
+inline F butterfly(F x) {
+  static constexpr Signs<N> signs;
+  return fma(load(signs.at), x, exchange<N>(x));
+}
+
+// Sixty-four values times the Hadamard matrix of that order (Sylvester's), by the fast Walsh-Hadamard transform.
+inline void rotate(F* v) {
+  for (int i = 0; i < 4; i++) v[i] = butterfly<8>(butterfly<4>(butterfly<2>(butterfly<1>(v[i]))));
+  const F a = v[0] + v[1], b = v[0] - v[1], c = v[2] + v[3], d = v[2] - v[3];
+  v[0] = a + c, v[1] = b + d, v[2] = a - c, v[3] = b - d;
+}
+
+// As to_int8_row, of a row rotated in its 64s; its width is a multiple of that. Over 8, as is the weight.
+void to_rotated_row(const float* x, int width, const Weights& weights, float eps, int8_t* out, float* scale,
+                    int32_t* sums) {
+  const I magnitude = splat(0x7fffffff);
+  F squares[2] = {zero(), zero()}, v[4];
+  I top = splat(0);
+  for (int i = 0; i < width; i += 64) {
+    for (int j = 0; j < 4; j++) {
+      const F value = load(x + i + 16 * j);
+      squares[j % 2] = fma(value, value, squares[j % 2]);
+      v[j] = weights(value, i + 16 * j);
+    }
+    rotate(v);
+    for (int j = 0; j < 4; j++) top = max(top, as_int(v[j]) & magnitude);
+  }
+  const float largest = largest_bits(top);
+  const float inverse = weights.at ? inverse_rms(sum(squares[0] + squares[1]), width, eps) : 1.0f;
+  const bool finite = isfinite(largest);
+  *scale = finite ? largest / 127.0f * inverse * 0.125f : NAN;
+  if (!(finite && *scale > 0.0f)) {
+    memset(out, 0, (size_t)width);
+    memset(sums, 0, (size_t)(width / 32) * sizeof *sums);
+    return;
+  }
+  const F up = splat(127.0f / largest);
+  for (int i = 0; i < width; i += 64) {
+    for (int j = 0; j < 4; j++) v[j] = weights(load(x + i + 16 * j), i + 16 * j);
+    rotate(v);
+    for (int j = 0; j < 4; j += 2) {
+      const I low = to_int(v[j] * up), high = to_int(v[j + 1] * up);
+      store_bytes(out + i + 16 * j, low);
+      store_bytes(out + i + 16 * j + 16, high);
+      sums[(i + 16 * j) / 32] = sum(low + high);
+    }
+  }
+}
+
 void prepare(const float* x, int64_t stride, const float* norm, float eps, const Activations& out, int32_t from,
              int32_t to) {
   const Weights weights = {norm, out.k};
@@ -88,6 +148,9 @@ void prepare(const float* x, int64_t stride, const float* norm, float eps, const
     // The caller's buffers are his to fill; `Activations` is what their readers see.
     if (out.format == TG_BF16)
       to_bf16_row(source, out.k, weights, eps, (uint16_t*)out.data + at, out.stride);
+    else if (out.rotated)
+      to_rotated_row(source, out.k, weights, eps, (int8_t*)out.data + at, (float*)out.scale + row,
+                     (int32_t*)out.sums + at / 32);
     else
       to_int8_row(source, out.k, weights, eps, (int8_t*)out.data + at, out.stride, (float*)out.scale + row,
                   (int32_t*)out.sums + at / 32);

@@ -27,7 +27,7 @@ struct Inputs {
 
   // As `m` rows for `weight`, to be filled by `prepare`.
   Activations rows(const TgLinear& weight, int32_t m) const {
-    return {weight.format, m, weight.k, padded(weight.k), data, scale, sums};
+    return {weight.format, m, weight.k, padded(weight.k), data, scale, sums, weight.rotated};
   }
 };
 

@@ -34,6 +34,13 @@ struct F { __m512 v; };
 struct I { __m512i v; };
 
 inline F load(const float* p) { return {_mm512_loadu_ps(p)}; }
+template <int N>
+inline F exchange(F a) {
+  if (N == 1) return {_mm512_permute_ps(a.v, 0xb1)};
+  if (N == 2) return {_mm512_permute_ps(a.v, 0x4e)};
+  if (N == 4) return {_mm512_shuffle_f32x4(a.v, a.v, 0xb1)};
+  return {_mm512_shuffle_f32x4(a.v, a.v, 0x4e)};
+}
 inline F load_first(const float* p, int n) { return {_mm512_maskz_loadu_ps((__mmask16)((1u << n) - 1), p)}; }
 inline void store(float* p, F a) { _mm512_storeu_ps(p, a.v); }
 inline void store_first(float* p, F a, int n) { _mm512_mask_storeu_ps(p, (__mmask16)((1u << n) - 1), a.v); }
@@ -83,6 +90,13 @@ inline __m256i first_mask(int n) {
   return _mm256_cmpgt_epi32(_mm256_set1_epi32(n), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
 }
 inline F load(const float* p) { return {_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)}; }
+template <int N>
+inline F exchange(F x) {
+  if (N == 1) return {_mm256_permute_ps(x.a, 0xb1), _mm256_permute_ps(x.b, 0xb1)};
+  if (N == 2) return {_mm256_permute_ps(x.a, 0x4e), _mm256_permute_ps(x.b, 0x4e)};
+  if (N == 4) return {_mm256_permute2f128_ps(x.a, x.a, 1), _mm256_permute2f128_ps(x.b, x.b, 1)};
+  return {x.b, x.a};
+}
 inline F load_first(const float* p, int n) {
   return {_mm256_maskload_ps(p, first_mask(n)), _mm256_maskload_ps(p + 8, first_mask(n - 8))};
 }
@@ -151,6 +165,8 @@ struct I { int32_t v[16]; };
     return r;                              \
   } while (0)
 inline F load(const float* p) { F r; memcpy(r.v, p, 64); return r; }
+template <int N>
+inline F exchange(F a) { F r; TG_EACH(a.v[i ^ N]); }
 inline F load_first(const float* p, int n) { F r; TG_EACH(i < n ? p[i] : 0.0f); }
 inline void store(float* p, F a) { memcpy(p, a.v, 64); }
 inline void store_first(float* p, F a, int n) { for (int i = 0; i < 16 && i < n; i++) p[i] = a.v[i]; }
@@ -209,6 +225,7 @@ inline void pack(int32_t* p, I a, uint32_t lanes) {
 
 // at_least and not_at_most: bit i is set where lane i is; a NaN is not at least anything, and not at most anything.
 // pack: the lanes whose bits are set, one behind the other. It may write to all sixteen places.
+// exchange<N>, N one of 1, 2, 4, 8: lane i becomes lane i ^ N.
 // max and min return the second operand where one of them is a NaN; `between` has lanes [from, to) of `x`, the others of
 // `other`.
 inline F zero() { return splat(0.0f); }

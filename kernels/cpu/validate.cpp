@@ -17,7 +17,8 @@ bool is_aligned(const void* pointer) { return pointer && (uintptr_t)pointer % 64
 bool is_sound(const TgLinear& weight, int64_t n, int64_t k, bool paired) {
   const int32_t group = weight.group;
   const bool grouped = weight.format == TG_INT4 ? (group == 32 || group == 64) && k % group == 0 : group == 0;
-  return within(weight.format, TG_BF16, TG_INT4) && grouped && weight.n == n && weight.k == k && within(n, 1, kMost) &&
+  const bool rotates = weight.rotated == 1 && weight.format == TG_INT8 && k % 64 == 0;
+  return within(weight.format, TG_BF16, TG_INT4) && grouped && (rotates || weight.rotated == 0) && weight.n == n && weight.k == k && within(n, 1, kMost) &&
          within(k, 1, kMost) && weight.paired == (paired ? 1 : 0) && (!paired || n % 2 == 0) && is_aligned(weight.data);
 }
 
@@ -41,6 +42,7 @@ bool is_sound(const TgLayer& layer, const TgModel& model) {
     if (!is_gated(gate_up, down, model.hidden) || down.k != layer.expert_down[0].k) return false;
     // Slots are prepared for all experts at once.
     if (gate_up.format != layer.expert_gate_up[0].format || down.format != layer.expert_down[0].format) return false;
+    if (gate_up.rotated != layer.expert_gate_up[0].rotated || down.rotated != layer.expert_down[0].rotated) return false;
   }
   return true;
 }

@@ -12,11 +12,12 @@ from support.native import thread_pool
 from tiergate.engine.loader import load_weights, read_spec
 from tiergate.engine.packing import (
     ALIGNMENT,
+    Kind,
     NativePrecision,
     Plain,
     assemble,
-    choose_formats,
-    format_of,
+    choose_kinds,
+    kind_of,
     lay_out,
     pack_operands,
 )
@@ -52,34 +53,35 @@ def packed(folder: Path, weights: dict[str, torch.Tensor], precision: NativePrec
 @pytest.mark.parametrize(
     ("name", "inputs", "precision", "want"),
     [
-        ("layers.0.qkv", 576, "bf16", (Format.BF16, 0)),
-        ("layers.0.qkv", 576, "int8", (Format.INT8, 0)),
-        ("layers.0.qkv", 576, "int4", (Format.INT4, 32)),
-        ("layers.0.down", 33, "int4", (Format.INT8, 0)),
-        ("layers.0.router", 576, "int8", (Format.BF16, 0)),
-        ("layers.0.router", 576, "int4", (Format.BF16, 0)),
-        ("head", 576, "int4", (Format.INT8, 0)),
+        ("layers.0.qkv", 576, "bf16", Kind(Format.BF16)),
+        ("layers.0.qkv", 576, "int8", Kind(Format.INT8, rotated=True)),
+        ("layers.0.qkv", 560, "int8", Kind(Format.INT8)),
+        ("layers.0.qkv", 576, "int4", Kind(Format.INT4, 32)),
+        ("layers.0.down", 33, "int4", Kind(Format.INT8)),
+        ("layers.0.router", 576, "int8", Kind(Format.BF16)),
+        ("layers.0.router", 576, "int4", Kind(Format.BF16)),
+        ("head", 576, "int4", Kind(Format.INT8, rotated=True)),
     ],
 )
-def test_formats(name: str, inputs: int, precision: NativePrecision, want: tuple[Format, int]) -> None:
-    assert format_of(name, Dense(torch.empty(2, inputs)), precision) == want
+def test_formats(name: str, inputs: int, precision: NativePrecision, want: Kind) -> None:
+    assert kind_of(name, Dense(torch.empty(2, inputs)), precision) == want
 
 
 def test_codes_keep_their_groups() -> None:
     for group in (32, 64):
         halves = torch.ones(2, 128 // group, dtype=torch.float16)
         four = Int4(torch.zeros(2, 128, dtype=torch.uint8), halves, halves)
-        assert format_of("layers.0.qkv", four, "int4") == (Format.INT4, group)
-        assert format_of("layers.0.qkv", four, "int8") == (Format.INT8, 0)
-        assert format_of("head", four, "int4") == (Format.INT8, 0)
+        assert kind_of("layers.0.qkv", four, "int4") == Kind(Format.INT4, group)
+        assert kind_of("layers.0.qkv", four, "int8") == Kind(Format.INT8, rotated=True)
+        assert kind_of("head", four, "int4") == Kind(Format.INT8, rotated=True)
     eight = Int8(torch.zeros(2, 128, dtype=torch.int8), torch.ones(2))
-    assert format_of("layers.0.qkv", eight, "int8") == (Format.INT8, 0)
-    assert format_of("layers.0.qkv", eight, "bf16") == (Format.BF16, 0)
+    assert kind_of("layers.0.qkv", eight, "int8") == Kind(Format.INT8)
+    assert kind_of("layers.0.qkv", eight, "bf16") == Kind(Format.BF16)
 
 
 def test_slots_lie_one_behind_another_in_order_of_use(folder: Path) -> None:
     spec, weights = read_spec(folder), loaded(folder)
-    layout = lay_out(spec, choose_formats(operands(weights | {"head": weights["embed"]}), "int4"))
+    layout = lay_out(spec, choose_kinds(operands(weights | {"head": weights["embed"]}), "int4"))
     end = 0
     for slot in layout.slots.values():
         assert slot.start % ALIGNMENT == 0

@@ -8,10 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 import pytest
+import torch
 
 from tiergate.kernels.cpu_features import cpu_features
 from tiergate.kernels.dispatch import Unavailable
 from tiergate.kernels.native import library
+from tiergate.kernels.packing import rotate
 from tiergate.kernels.toolchain import LEVELS
 
 BF16, INT8, INT4 = 0, 1, 2
@@ -53,7 +55,15 @@ def level(request: pytest.FixtureRequest) -> int:
 
 
 def prepare(
-    core: ctypes.CDLL, level: int, form: int, x: Floats, norm: Floats | None = None, *, ranks: int = 1, stride: int = 0
+    core: ctypes.CDLL,
+    level: int,
+    form: int,
+    x: Floats,
+    norm: Floats | None = None,
+    *,
+    ranks: int = 1,
+    stride: int = 0,
+    rotated: bool = False,
 ) -> Prepared:
     rows, width = x.shape
     stride = stride or width
@@ -65,7 +75,7 @@ def prepare(
     data = np.full((rows, padded), 0x55, dtype)
     scale, sums = np.full(rows, np.nan, np.float32), np.full((rows, padded // 32), 77, np.int32)
     done = core.tg_probe_prepare(
-        level, form, rows, width, padded, ctypes.c_void_p(source.ctypes.data), ctypes.c_int64(stride),
+        level, form, rotated, rows, width, padded, ctypes.c_void_p(source.ctypes.data), ctypes.c_int64(stride),
         None if norm is None else ctypes.c_void_p(norm.ctypes.data), ctypes.c_float(EPS),
         ctypes.c_void_p(data.ctypes.data), ctypes.c_void_p(scale.ctypes.data), ctypes.c_void_p(sums.ctypes.data), ranks,
     )  # fmt: skip
@@ -115,18 +125,44 @@ def test_int8_is_symmetric_and_nearest(core: ctypes.CDLL, level: int, form: int,
         assert (got.sums == groups).all()
 
 
-@pytest.mark.parametrize("form", [BF16, INT8])
-def test_levels_ranks_and_company_change_no_bit(core: ctypes.CDLL, form: int) -> None:
+@pytest.mark.parametrize("width", [64, 576])
+def test_rotated_rows_are_rounded_in_the_other_basis(core: ctypes.CDLL, level: int, width: int) -> None:
+    x, norm = draw(9, width, seed=4)
+    x[:, 3] *= 200
+    x[8] = 0
+    for weight, plain in ((norm, normed(x, norm)), (None, x.astype(np.float64))):
+        want = rotate(torch.from_numpy(plain.astype(np.float32))).numpy().astype(np.float64)
+        got = prepare(core, level, INT8, x, weight, rotated=True, stride=width + 3)
+        np.testing.assert_allclose(got.scale, np.abs(want).max(1) / 127, rtol=1e-5)
+        assert np.abs(got.data * got.scale[:, None].astype(np.float64) - want).max() <= got.scale.max() * 0.502
+        assert (got.sums == got.data.reshape(9, -1, 32).astype(np.int32).sum(2)).all()
+        # An outlier costs its neighbours less than it does unrotated.
+        assert got.scale[0] < 0.6 * prepare(core, level, INT8, x, weight).scale[0]
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_a_rotated_row_that_is_no_number_stays_none(core: ctypes.CDLL, level: int, bad: float) -> None:
+    x, norm = draw(2, 128, seed=5)
+    x[1, 70] = bad
+    got = prepare(core, level, INT8, x, norm, rotated=True)
+    assert np.isfinite(got.scale[0])
+    assert np.isnan(got.scale[1])
+    assert not got.data[1].any()
+    assert not got.sums[1].any()
+
+
+@pytest.mark.parametrize(("form", "rotated"), [(BF16, False), (INT8, False), (INT8, True)])
+def test_levels_ranks_and_company_change_no_bit(core: ctypes.CDLL, form: int, rotated: bool) -> None:
     top = level_number("avx2")
-    x, norm = draw(7, 577, seed=2)
-    first = prepare(core, top, form, x, norm)
+    x, norm = draw(7, 576 if rotated else 577, seed=2)
+    first = prepare(core, top, form, x, norm, rotated=rotated)
     for level in (top, top + 1):
         if not LEVELS[level].features <= cpu_features().features:
             continue
         for ranks in (1, 2, 3, 5):
-            assert prepare(core, level, form, x, norm, ranks=ranks) == first
+            assert prepare(core, level, form, x, norm, ranks=ranks, rotated=rotated) == first
         for row in range(len(x)):
-            alone = prepare(core, level, form, x[row : row + 1], norm)
+            alone = prepare(core, level, form, x[row : row + 1], norm, rotated=rotated)
             assert alone.data.tobytes() == first.data[row].tobytes()
             assert form == BF16 or alone.scale[0] == first.scale[row]
 
