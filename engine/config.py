@@ -37,7 +37,7 @@ class LaneConfig:
     """Token budget of a step: prefill chunks and decode rows together."""
     itl_target: float = 0.01
     """Seconds between two tokens of a stream that are always fine: what a prompt beside it may stretch a step to, or to
-    1.6 times what it would take without, if that is more."""
+    between 1.3 and 1.9 times what it would take without, if that is more."""
     max_latency: float = 0.0
     """Seconds: a waiting sequence starts only while steps with it are predicted to stay within them; 0: no such limit.
     One always may."""

@@ -40,7 +40,7 @@ _BENT = 0.7
 _KINSHIP = 0.8
 _ATTENTION = 1.0
 """Of the other parameters, to begin with."""
-_WANDER = 0.001
+_WANDER = 0.003
 """Of a parameter's own change in a step."""
 _MOST = 1.0
 """Largest error that an observation but the first may count with: a stall is not the rule."""

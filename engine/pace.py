@@ -14,9 +14,11 @@ from dataclasses import dataclass
 from .latency import LatencyModel, Shape, with_chunk
 from .schedule import Running, Waiting
 
-STRETCH = 1.6
-"""What a prompt may make of the time between the tokens of others, at most."""
-LEAST_CHUNK = 4
+STRETCH = (1.6, 1.3, 1.9)
+"""What a prompt may make of the time between the tokens of others, in turn. Were all its chunks alike, nothing could be
+learnt of what they cost apart from what the others do; and one that was thought too dear would stay small for ever."""
+LEAST_CHUNK = (4, 2, 12)
+"""Tokens, in turn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +29,8 @@ class Pace:
     max_latency: float = 0.0
     """Seconds; 0 lets in as many as there are places."""
 
-    def budget(self, running: Sequence[Running], waiting: Sequence[Waiting], most: int) -> int:
-        """Tokens of the next step: `most`, or fewer, but at least one for each who runs."""
+    def budget(self, running: Sequence[Running], waiting: Sequence[Waiting], most: int, turn: int) -> int:
+        """Tokens of the next step: `most`, or fewer, but at least one for each who runs. `turn` counts steps."""
         if not self.model.known:
             return most
         decoding = decoding_shape(running)
@@ -37,10 +39,10 @@ class Pace:
             start = waiting[0].cached if waiting else None
         if not decoding.rows or start is None:
             return most
-        limit = max(self.itl_target, STRETCH * self.model.predict(decoding))
+        limit = max(self.itl_target, STRETCH[turn % len(STRETCH)] * self.model.predict(decoding))
         others = len(running) - decoding.rows
         chunk = self.model.largest_chunk(decoding, start, most - decoding.rows, limit)
-        return min(most, decoding.rows + max(chunk, others + LEAST_CHUNK))
+        return min(most, decoding.rows + max(chunk, others + LEAST_CHUNK[turn % len(LEAST_CHUNK)]))
 
     def places(self, running: Sequence[Running], waiting: Sequence[Waiting], most: int) -> int:
         """How many may run at once: `most`, or as many as can decode together within `max_latency`, at least one."""

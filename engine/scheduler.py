@@ -75,6 +75,8 @@ class Scheduler:
         """Prompt tokens found in the prefix cache, each sequence's first time."""
         self._budget = budget
         self._pace = pace
+        self._turn = 0
+        """Plans made so far."""
         self._tiers = tiers
         self._held_up: set[int] = set()
         """Orders of those who wait for blocks that are being fetched."""
@@ -147,6 +149,7 @@ class Scheduler:
         """Plan a step and make it possible: sequences preempted and admitted, blocks allocated."""
         self._decoding = None
         plan, hits = self._plan()
+        self._turn += 1
         for order in plan.preempt:
             victim = self._by_order[order]
             self._leave(victim)
@@ -255,7 +258,7 @@ class Scheduler:
             for sequence in running
         )
         candidates, hits = self._candidates()
-        budget = self._pace.budget(rows, candidates, self._budget)
+        budget = self._pace.budget(rows, candidates, self._budget, self._turn)
         places = self._pace.places(rows, candidates, len(self.tables))
         view = SchedulerView(rows, candidates, available, self.pool.blocks, size, budget, places)
         return schedule(view), hits

@@ -82,7 +82,7 @@ def test_a_stall_is_not_taken_for_the_rule() -> None:
     shape = Shape(16, 4000)
     before = model.predict(shape)
     model.observe(shape, 100 * machine(shape))
-    assert model.predict(shape) < 1.1 * before
+    assert model.predict(shape) < 1.2 * before
 
 
 def test_it_learns_on_a_machine_that_others_use() -> None:

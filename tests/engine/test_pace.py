@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -28,12 +29,13 @@ class Lane:
     """A core on a timed model, and when each sequence heard of its tokens."""
 
     config: dict[str, object] = field(default_factory=dict)
+    cost: Callable[[Shape], float] = machine
     clock: Clock = field(default_factory=Clock)
     heard: dict[str, list[float]] = field(default_factory=dict)
     ended: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        self.runner = TimedRunner(self.clock, machine)
+        self.runner = TimedRunner(self.clock, self.cost)
         settings = {"max_batch_tokens": 512, "max_sequences": 64, "drafting": False, **self.config}
         lane = make_lane(self.runner, clock=self.clock, **settings)  # type: ignore[arg-type]
         self.core = EngineCore([lane], seeds=lambda: 1)
@@ -87,6 +89,27 @@ def test_a_long_prompt_among_streams_leaves_them_their_pace() -> None:
     assert busy[int(0.99 * len(busy))] <= 2 * quiet[int(0.99 * len(quiet))]
     alone = sum(machine(with_chunk(Shape(0), at, 500)) for at in range(0, 8000, 500))
     assert answered - arrived < 5 * alone, "the prompt must not starve either"
+
+
+def test_a_prompt_is_not_taken_for_what_slows_everyone_down() -> None:
+    """While it is computed, cached tokens become seven times as dear to read, for all: its chunks stay worth a step."""
+    begun: list[Shape] = []
+
+    def dearer(shape: Shape) -> float:
+        if shape.pairs:
+            begun.append(shape)
+        return machine(shape) + 3.6e-6 * shape.context * min(1.0, max(0, len(begun) - 20) / 100)
+
+    lane = Lane(cost=dearer)
+    streams = [str(n) for n in range(16)]
+    for id in streams:
+        lane.add(id, 30, 4000)
+    lane.run_for(2.0)
+    begun.clear()
+    lane.add("long", 8000, 10)
+    while "long" not in lane.heard:
+        lane.step()
+    assert len(begun) < 800, "chunks stay small that cost little"
 
 
 def test_prompts_keep_coming_and_all_are_answered_soon() -> None:
@@ -149,25 +172,25 @@ def taught() -> LatencyModel:
 ROWS = st.lists(st.tuples(st.integers(0, 3000), st.integers(1, 400) | st.just(1)), max_size=20)
 
 
-@given(ROWS, st.integers(0, 3), st.integers(20, 512), st.floats(0, 0.1))
+@given(ROWS, st.integers(0, 3), st.integers(20, 512), st.floats(0, 0.1), st.integers(0, 5))
 @settings(max_examples=150)
 def test_a_budget_serves_everyone_and_keeps_to_the_limit(
-    rows: list[tuple[int, int]], queue: int, most: int, target: float
+    rows: list[tuple[int, int]], queue: int, most: int, target: float, turn: int
 ) -> None:
     model = taught()
     running = [Running(n, 0, start, start + gap, 0, 0) for n, (start, gap) in enumerate(rows)]
     waiting = [Waiting(100 + n, 0, 50, 0, 0) for n in range(queue)]
-    budget = Pace(model, target).budget(running, waiting, most)
+    budget = Pace(model, target).budget(running, waiting, most, turn)
     assert len(running) <= budget <= most
     decoding = decoding_shape(running)
     prompts = [s for s in running if s.wanted - s.computed > 1]
     if not decoding.rows or not (prompts or waiting):
         assert budget == most
         return
-    floor = decoding.rows + len(prompts) + LEAST_CHUNK
+    floor = decoding.rows + len(prompts) + LEAST_CHUNK[turn % len(LEAST_CHUNK)]
     if budget > floor:
         start = prompts[0].computed if prompts else 0
-        limit = max(target, STRETCH * model.predict(decoding))
+        limit = max(target, STRETCH[turn % len(STRETCH)] * model.predict(decoding))
         assert model.predict(with_chunk(decoding, start, budget - decoding.rows)) <= limit
     else:
         assert budget == min(most, floor)
@@ -176,5 +199,5 @@ def test_a_budget_serves_everyone_and_keeps_to_the_limit(
 def test_what_is_unknown_limits_nothing() -> None:
     pace = Pace(LatencyModel(1), 0.01, max_latency=0.001)
     running = [Running(0, 0, 10, 11, 1, 1), Running(1, 0, 0, 900, 0, 0)]
-    assert pace.budget(running, (), 512) == 512
+    assert pace.budget(running, (), 512, 0) == 512
     assert pace.places(running, (), 8) == 8
