@@ -236,7 +236,7 @@ def test_rotation_norms_and_the_cache_write(dim: int, rotary: int, normed: bool,
         return torch.from_numpy(queries.astype(np.int16)).view(torch.bfloat16).float(), cache
 
     queries, cache = run(level, 1)
-    q, k, v = torch.split(qkv.view(len(qkv), -1, dim).clone(), (heads, kv_heads, kv_heads), 1)
+    q, k, v = torch.split(qkv.view(len(qkv), -1, dim).clone(), [heads, kv_heads, kv_heads], 1)
     if normed:
         q, k = rms_norm(q, norms[0], shape.eps), rms_norm(k, norms[1], shape.eps)
     q, k = (_rotated(x, cos, sin, rotary) for x in (q, k))

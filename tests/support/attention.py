@@ -74,7 +74,7 @@ class Scene:
     def _expected(self, qkv: torch.Tensor) -> Floats:
         shape, length = self.shape, len(qkv)
         heads = qkv.view(length, -1, shape.head_dim).transpose(0, 1)
-        q, k, v = torch.split(heads, (shape.heads, shape.kv_heads, shape.kv_heads))
+        q, k, v = torch.split(heads, [shape.heads, shape.kv_heads, shape.kv_heads])
         keep = _int8 if shape.int8 else _bf16
         at = torch.arange(length)
         seen = at[None] <= at[:, None]
