@@ -12,7 +12,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: help install serve test bench bench-peers lint format map clean
+.PHONY: help install serve test bench bench-peers sanitize lint format map clean
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
 
@@ -33,6 +33,9 @@ bench: $(VENV)/.test  ## Measure engine and gateway, and print tables.
 bench-peers: $(VENV)/.test  ## Install other engines under build/peers, and measure ours beside them.
 	$(BIN)/python -P tests/bench/peers/install.py --torch-index "$(TORCH_INDEX)"
 	$(BIN)/python -P tests/bench/peers/run.py $(ARGS)
+
+sanitize: $(VENV)/.test  ## Test the CPU core built with the address and undefined-behaviour sanitizers (some minutes).
+	PYTHONPATH=tests $(BIN)/python -P -m support.sanitized $(ARGS)
 
 lint: $(VENV)/.lint  ## Check style and types: ruff, mypy, pyright.
 	$(BIN)/ruff check

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 from pathlib import Path
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -28,3 +30,13 @@ sys.path[:0] = [str(link_rooms()), str(ROOT / "tests")]
 # How long an example takes says more about the machine's other work than about the code.
 settings.register_profile("tiergate", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("tiergate")
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Compile the CPU core where collected tests may want it, before their time limits begin to count."""
+    if session.items and not session.config.option.collectonly and "torch" in sys.modules:
+        from tiergate.kernels.build import built_library
+        from tiergate.kernels.dispatch import Unavailable
+
+        with suppress(Unavailable), built_library():
+            pass

@@ -130,6 +130,26 @@ def test_a_fresh_start_on_the_blocks_of_another_changes_no_bit(
     assert same(Paged(runner, seed=3).step({"c": tokens["c"]})["c"], alone["c"])
 
 
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf])
+def test_what_is_no_number_stays_with_its_sequence(
+    folder: Path, kind: Kind, tokens: dict[str, list[int]], alone: dict[str, torch.Tensor], bad: float
+) -> None:
+    """From the poisoned token on a sequence's logits are NaN; its neighbours, and who gets its blocks, see none."""
+    poisoned = opened(folder, kind)
+    with torch.inference_mode():
+        poisoned._decoder._kept[0].embedding[95] = bad
+    clean = {name: ids for name, ids in tokens.items() if 95 not in ids}
+    assert clean
+    paged = Paged(poisoned, seed=1)
+    assert paged.step({"x": [3, 4]})["x"].isfinite().all()
+    got = paged.step({**clean, "x": [95, 4, 5]})
+    assert [name for name in clean if not same(got[name], alone[name])] == []
+    assert got["x"].isnan().all()
+    assert paged.step({"x": [6]})["x"].isnan().all()
+    for name, ids in clean.items():
+        assert same(Paged(poisoned, seed=1).step({name: ids})[name], alone[name])
+
+
 @pytest.mark.parametrize("threads", [2, 3])
 def test_threads_change_no_bit(
     folder: Path, kind: Kind, tokens: dict[str, list[int]], alone: dict[str, torch.Tensor], threads: int
