@@ -1,6 +1,7 @@
 """Turns token ids into token ids, many sequences on several models at once, in its own process."""
 
 from . import messages
+from .checked import PrecisionCheck, check_model, choose_precision
 from .config import EngineConfig, LaneConfig
 from .convert import ModelSummary, Progress, Respell, Silent, convert_gguf, inspect_model, upcycle
 from .errors import EngineBusy, EngineDead, EngineError, ModelError, RequestRejected, SequenceFailed
@@ -16,6 +17,7 @@ __all__ = [
     "LaneConfig",
     "ModelError",
     "ModelSummary",
+    "PrecisionCheck",
     "Progress",
     "RequestRejected",
     "Respell",
@@ -23,6 +25,8 @@ __all__ = [
     "SequenceFailed",
     "Silent",
     "ThinkLimit",
+    "check_model",
+    "choose_precision",
     "convert_gguf",
     "describe_kernels",
     "inspect_model",

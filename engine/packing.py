@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -43,6 +43,8 @@ class Kind:
 
 Kinds = Mapping[str, Kind]
 """By operand; all experts of a layer share one."""
+
+Told = Callable[[Operand, PackedWeight], None]
 
 INT4_GROUP = 32
 """Inputs that share a scale where the checkpoint does not say: that of GGUF's 4-bit formats."""
@@ -116,11 +118,12 @@ def lay_out(spec: ModelSpec, kinds: Kinds) -> Layout:
 
 
 def pack_operands(
-    spec: ModelSpec, operands: dict[str, Operand], precision: NativePrecision
+    spec: ModelSpec, operands: dict[str, Operand], precision: NativePrecision, told: Told | None = None
 ) -> tuple[Layout, torch.Tensor]:
     """Pack a model's operands: where each lies, and the memory, uint8 [layout.bytes], on huge pages.
 
-    The dict is emptied on the way, so that plain and packed copies hardly stand side by side.
+    The dict is emptied on the way, so that plain and packed copies hardly stand side by side. `told` is shown every
+    matrix as it was and as it has become.
     """
     if spec.tied:
         operands["head"] = operands["embed"]
@@ -130,12 +133,13 @@ def pack_operands(
     room = huge_bytes(layout.bytes)
     for name in list(operands):
         operand = operands.pop(name)
-        if name in layout.slots:
-            _write(layout.slots[name], operand, room)
-        else:
-            experts: tuple[Operand, ...] = operand.split()
-            for index, expert in enumerate(experts):
-                _write(layout.slots[f"{name}.{index}"], expert, room)
+        whole = name in layout.slots
+        parts: tuple[Operand, ...] = (operand,) if whole else operand.split()
+        for index, part in enumerate(parts):
+            slot = layout.slots[name if whole else f"{name}.{index}"]
+            _write(slot, part, room)
+            if told and not isinstance(slot.of, Plain):
+                told(part, PackedWeight(slot.of, room[slot.start : slot.start + slot.of.bytes]))
     return layout, room
 
 

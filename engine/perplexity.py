@@ -50,6 +50,11 @@ def text_loss(runner: Runner, ids: Sequence[int], window: int) -> TextLoss:
     return TextLoss(tokens, nats)
 
 
+def decode_batch(runner: Runner) -> ForwardBatch:
+    """A token behind none."""
+    return _batch(runner, torch.zeros(1, dtype=torch.int64), 0)
+
+
 def _batch(runner: Runner, chunk: torch.Tensor, start: int) -> ForwardBatch:
     """`chunk` as tokens `start` and up of the only sequence, whose blocks are the first ones."""
     count, size = len(chunk), runner.block_size

@@ -14,10 +14,11 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from tiergate.engine import ModelError, Progress, Silent, convert_gguf
+from tiergate.engine import ModelError, PrecisionCheck, Progress, Silent, choose_precision, convert_gguf
 
 from . import embedded
 from .errors import ModelMissing
+from .evaluation import evaluate
 from .folder import (
     MANIFEST,
     ModelFolder,
@@ -137,6 +138,22 @@ class Catalog:
             return wrong_digests(self._entry(name), progress or Silent())
         except (ModelMissing, OSError) as error:
             return [str(error)]
+
+    def check(self, name: str, progress: Progress | None = None) -> tuple[ModelFolder, Sequence[PrecisionCheck]]:
+        """Measure what each precision makes of a model, and record which of them `auto` is from now on.
+
+        Raises `ModelMissing` when there is none of this name, or it cannot be measured here.
+        """
+        model = self.resolve(name)
+        checks = evaluate(model.path, progress or Silent())
+        model = replace(model, precision=choose_precision(checks))
+        registered = self._registered / f"{name}.json"
+        with self._locked():
+            if registered.exists():
+                write_json(registered, {**to_json(model), "path": str(model.path)})
+            elif name in self.names():
+                write_json(model.path / MANIFEST, to_json(model))
+        return model, checks
 
     def _register(self, path: Path, name: str, progress: Progress) -> ModelFolder:
         described, files = describe(path, name)

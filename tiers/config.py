@@ -48,7 +48,8 @@ class TierSpec:
     aliases: tuple[str, ...] = ()
     """Further model names under which clients may ask for this tier."""
     precision: Precision = "auto"
-    """Of weights and activations; `auto` is bf16. int8 and int4 read less memory a token and are less exact."""
+    """Of weights and activations; `auto` is what `tiergate models check` found best for the model, or bf16 before that.
+    int8 and int4 read less memory a token and are less exact."""
     kv_precision: KvPrecision = "auto"
     """Of the KV cache: bf16 or int8, which holds nearly twice the tokens; `auto` is bf16."""
     kv_bytes: int = 1 << 30

@@ -68,7 +68,7 @@ def is_current(folder: Path) -> bool:
         model = read_folder(folder)
     except ModelMissing:
         return False
-    return replace(model, files={}) == _facts(folder) and not wrong_sizes(model)
+    return replace(model, files={}, precision="") == _facts(folder) and not wrong_sizes(model)
 
 
 def make_pair(models: Path, downloads: Path, progress: Progress) -> None:

@@ -59,6 +59,8 @@ class ModelFolder:
     files: Mapping[str, FileFact] = field(default_factory=dict)
     revision: int = 0
     """Of the recipe that made it; 0 for a model that was only registered."""
+    precision: str = ""
+    """What `auto` is for it, by measurement; empty: nobody has measured it."""
 
     @property
     def tokenizer(self) -> Path:
@@ -77,6 +79,7 @@ def to_json(model: ModelFolder) -> dict[str, Any]:
         "license": model.license,
         "source": model.source,
         "revision": model.revision,
+        "precision": model.precision,
         "thinking": asdict(model.thinking),
         "files": {name: asdict(fact) for name, fact in sorted(model.files.items())},
     }
@@ -94,6 +97,7 @@ def from_json(raw: Any, path: Path) -> ModelFolder:
             thinking=Thinking(**raw["thinking"]),
             files={str(name): FileFact(**fact) for name, fact in raw["files"].items()},
             revision=int(raw["revision"]),
+            precision=str(raw.get("precision", "")),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ModelMissing(f"the facts of the model at {path} are damaged") from error

@@ -41,6 +41,8 @@ class Int4:
     """float16 [..., n, k / group]."""
     minimum: torch.Tensor
     """float16 [..., n, k / group]."""
+    exact: bool = True
+    """False where the checkpoint's own scales or minima had to be rounded to float16."""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -59,18 +61,17 @@ class Int4:
     def view(self, shape: tuple[int, ...]) -> Int4:
         """The same with other axes before the last one."""
         groups = (*shape[:-1], self.scale.shape[-1])
-        return Int4(self.codes.view(shape), self.scale.view(groups), self.minimum.view(groups))
+        return Int4(self.codes.view(shape), self.scale.view(groups), self.minimum.view(groups), self.exact)
 
     def split(self) -> tuple[Int4, ...]:
         """One along the first axis after another."""
-        return tuple(map(Int4, self.codes, self.scale, self.minimum))
+        return tuple(Int4(*one, self.exact) for one in zip(self.codes, self.scale, self.minimum, strict=True))
 
     def regroup(self, group: int) -> Int4:
         """The same values in smaller groups, of which each present one holds a whole number."""
         times = self.group // group
-        return Int4(
-            self.codes, self.scale.repeat_interleave(times, dim=-1), self.minimum.repeat_interleave(times, dim=-1)
-        )
+        scale, minimum = (each.repeat_interleave(times, dim=-1) for each in (self.scale, self.minimum))
+        return Int4(self.codes, scale, minimum, self.exact)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,4 +126,8 @@ def _stack_int4(parts: Sequence[Int4]) -> Operand:
     if any(part.group % group for part in parts):
         return Dense(torch.cat([part.dense() for part in parts]))
     same = [part.regroup(group) for part in parts]
-    return Int4(*(torch.cat([getattr(part, name) for part in same]) for name in ("codes", "scale", "minimum")))
+    codes, scale, minimum = (torch.cat([getattr(part, name) for part in same]) for name in _TENSORS)
+    return Int4(codes, scale, minimum, all(part.exact for part in same))
+
+
+_TENSORS = ("codes", "scale", "minimum")

@@ -66,7 +66,8 @@ def four_bit(codes: torch.Tensor, scale: torch.Tensor, zero: torch.Tensor) -> Op
     if not fitting or not _halves(scale) or not _halves(minimum):
         plain = codes.view(-1, groups, group).float() * scale[..., None] + minimum[..., None]
         return Dense(plain.flatten(-2))
-    return Int4(codes, scale.half(), minimum.half()).regroup(fitting)
+    exact = torch.equal(scale.half().float(), scale) and torch.equal(minimum.half().float(), minimum)
+    return Int4(codes, scale.half(), minimum.half(), exact).regroup(fitting)
 
 
 def _halves(values: torch.Tensor) -> bool:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from tiergate.tiers import Catalog, ModelFolder
+from tiergate.tiers import Catalog, ModelFolder, ModelMissing
 
 from ..app import open_catalog
 from .config import Subparsers
@@ -33,13 +33,21 @@ def register(subparsers: Subparsers[argparse.ArgumentParser]) -> None:
     add("list", _list, "Show all models.")
     pull = add("pull", _pull, "Make the embedded pair of models, from one download of 93 MB.")
     pull.add_argument("what", choices=["embedded"])
+    _add_no_check(pull)
     one = add("add", _add, "Register a local Hugging Face folder, or convert a GGUF file.")
     one.add_argument("path", metavar="PATH", type=Path)
     one.add_argument("--name", help="name to serve it under, instead of the folder's or file's")
+    _add_no_check(one)
     gone = add("remove", _remove, "Forget a model; folders that were registered stay where they are.")
     gone.add_argument("name", metavar="NAME")
-    check = add("verify", _verify, "Read all files of a model, or of all models, and compare their checksums.")
-    check.add_argument("name", metavar="NAME", nargs="?")
+    whole = add("verify", _verify, "Read all files of a model, or of all models, and compare their checksums.")
+    whole.add_argument("name", metavar="NAME", nargs="?")
+    check = add("check", _check, "Measure each precision of a model, and let `auto` be the best of them.")
+    check.add_argument("name", metavar="NAME")
+
+
+def _add_no_check(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--no-check", action="store_true", help="do not measure precisions; `auto` is then bf16")
 
 
 def _list(catalog: Catalog, args: argparse.Namespace) -> int:
@@ -69,6 +77,7 @@ def _pull(catalog: Catalog, args: argparse.Namespace) -> int:
         models = catalog.pull_embedded(progress)
     for model in models:
         print(f"{model.name}: {model.path}")
+        _check_new(catalog, args, model.name)
     return 0
 
 
@@ -76,7 +85,44 @@ def _add(catalog: Catalog, args: argparse.Namespace) -> int:
     with console_progress(Console(stderr=True)) as progress:
         model = catalog.add(args.path, args.name, progress)
     print(f"{model.name}: {model.path}")
+    _check_new(catalog, args, model.name)
     return 0
+
+
+def _check_new(catalog: Catalog, args: argparse.Namespace, name: str) -> None:
+    """A model that cannot be measured can still be served."""
+    if args.no_check:
+        return
+    try:
+        _print_check(catalog, name)
+    except ModelMissing as why:
+        print(f"{name}: its precisions were not measured: {why}", file=sys.stderr)
+
+
+def _check(catalog: Catalog, args: argparse.Namespace) -> int:
+    _print_check(catalog, args.name)
+    return 0
+
+
+def _print_check(catalog: Catalog, name: str) -> None:
+    with console_progress(Console(stderr=True)) as progress:
+        model, checks = catalog.check(name, progress)
+    base = checks[0].perplexity
+    rows = [("PRECISION", "PERPLEXITY", "TO BF16", "WEIGHTS OFF BY", "EXACT", "SIZE", "ONE TOKEN")]
+    for one in checks:
+        rows.append(
+            (
+                one.precision,
+                f"{one.perplexity:.3f}",
+                f"{one.perplexity / base - 1:+.2%}",
+                f"{one.weight_error:.2%}",
+                f"{one.exact_share:.0%} of them",
+                f"{one.bytes / 1e6:.0f} MB",
+                f"{one.step_seconds * 1e3:.1f} ms",
+            )
+        )
+    _print_columns(rows)
+    print(f"{model.name}: `auto` is {model.precision}")
 
 
 def _remove(catalog: Catalog, args: argparse.Namespace) -> int:

@@ -14,10 +14,9 @@ FACES = {
         StoreUnavailable Tenant TenantSpec UnknownKey open_store
     """,
     "engine": """
-        EngineBusy EngineConfig EngineDead EngineError EngineProcess LaneConfig ModelError ModelSummary Progress
-        RequestRejected Respell SamplingParams SequenceFailed Silent ThinkLimit convert_gguf describe_kernels
-        inspect_model launch
-        messages upcycle
+        EngineBusy EngineConfig EngineDead EngineError EngineProcess LaneConfig ModelError ModelSummary
+        PrecisionCheck Progress RequestRejected Respell SamplingParams SequenceFailed Silent ThinkLimit
+        check_model choose_precision convert_gguf describe_kernels inspect_model launch messages upcycle
     """,
     "gateway": """
         Settings create_app load_settings

@@ -10,6 +10,7 @@ from support.source import ROOMS, ROOT, sources
 TITLE = "## Map of the code"
 OTHERS = {
     "gateway/page.html": "The chat page at `/`: one file with its style and script, and nothing from elsewhere.",
+    "tiers/evaluation.txt": "What `tiergate models check` has models read: three chapters of Jane Austen.",
     "tiers/smollm2_thinking.jinja": "The chat template of the embedded deep model, which can open a thinking block.",
 }
 """What the files are that have no docstring."""

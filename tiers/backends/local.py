@@ -6,13 +6,14 @@ import asyncio
 import secrets
 from dataclasses import replace
 from functools import partial
+from typing import get_args
 
 from tiergate.budget import Limits
 from tiergate.engine import LaneConfig, SamplingParams, ThinkLimit, messages
 
 from ..assemble import Assembler
 from ..chat import Chat, open_chat, request_size
-from ..config import TierSpec
+from ..config import Precision, TierSpec
 from ..engine_client import EngineClient
 from ..errors import BadField, ContextTooLong, TierUnavailable
 from ..generation import Generation
@@ -46,7 +47,7 @@ async def open(name: str, spec: TierSpec, shared: Shared) -> LocalTier:
     lane = LaneConfig(
         name=name,
         model=str(folder.path),
-        precision=spec.precision,
+        precision=_precision(spec.precision, folder.precision),
         kv_precision=spec.kv_precision,
         kv_bytes=spec.kv_bytes,
         kv_host_bytes=spec.kv_host_bytes,
@@ -61,6 +62,12 @@ async def open(name: str, spec: TierSpec, shared: Shared) -> LocalTier:
     client = shared.engine.add(lane)
     markers = await asyncio.to_thread(read_markers, chat, thinking, facts.after) if chat.thinks else None
     return LocalTier(name, replace(spec, thinking=thinking), folder.name, chat, markers, client, shared)
+
+
+def _precision(asked: Precision, measured: str) -> Precision:
+    """What the lane is told: `auto` is whatever was measured to be best for the model, if anything was."""
+    known: dict[str, Precision] = {one: one for one in get_args(Precision)}
+    return known.get(measured, asked) if asked == "auto" else asked
 
 
 class LocalTier:
