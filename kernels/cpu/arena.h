@@ -5,8 +5,8 @@
 
 namespace tg {
 
-// Hands out parts of one anonymous mapping, on huge pages where the system has them. A layout is a function that takes its
-// parts in order; it is run twice: first on an empty arena, which only counts, then on a reserved one.
+// Hands out parts of one anonymous mapping, on huge pages where the system has them. A layout is a function that takes
+// its parts in order; it is run twice: first on an empty arena, which only counts, then on a reserved one.
 class Arena {
  public:
   Arena() = default;

@@ -121,7 +121,8 @@ void Forward::choose(const Rows& rows, const TgSampling* sampling, TgChosen* cho
   for (int32_t done = 0; done < rows.count; done += kLogitRows) {
     const int32_t count = std::min(kLogitRows, rows.count - done);
     float* logits = step_.logits ? step_.logits + done * vocab : scratch_.logits;
-    multiply(model_.head, prepare(rows.x + done * hidden, hidden, model_.norm, model_.head, count), logits, vocab, STORE);
+    const Activations input = prepare(rows.x + done * hidden, hidden, model_.norm, model_.head, count);
+    multiply(model_.head, input, logits, vocab, STORE);
     pool_.barrier();
     if (sampling) {
       kernels_.sample->sample({logits, vocab, count, model_.vocab, sampling + done, chosen + done, scratch_.sampling},

@@ -41,7 +41,7 @@ void to_bf16_row(const float* x, int width, const Weights& weights, float eps, u
   memset(out + done, 0, (size_t)(stride - done) * sizeof *out);
 }
 
-// Symmetric, to nearest, ties to even: value = round(v * 127 / largest |v|), where v is the row times the weights; their
+// Symmetric, to nearest, ties to even: value = round(v * 127 / largest |v|), where v is the row times the weights; the
 // rms goes into the scale alone. A row with a NaN or an infinity becomes zeros with a NaN for its scale, so that
 // everything made of it is NaN; one whose scale would be a denormal becomes zeros.
 void to_int8_row(const float* x, int width, const Weights& weights, float eps, int8_t* out, int stride, float* scale,

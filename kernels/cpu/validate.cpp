@@ -18,8 +18,9 @@ bool is_sound(const TgLinear& weight, int64_t n, int64_t k, bool paired) {
   const int32_t group = weight.group;
   const bool grouped = weight.format == TG_INT4 ? (group == 32 || group == 64) && k % group == 0 : group == 0;
   const bool rotates = weight.rotated == 1 && weight.format == TG_INT8 && k % 64 == 0;
-  return within(weight.format, TG_BF16, TG_INT4) && grouped && (rotates || weight.rotated == 0) && weight.n == n && weight.k == k && within(n, 1, kMost) &&
-         within(k, 1, kMost) && weight.paired == (paired ? 1 : 0) && (!paired || n % 2 == 0) && is_aligned(weight.data);
+  const bool known = within(weight.format, TG_BF16, TG_INT4) && grouped && (rotates || weight.rotated == 0);
+  return known && weight.n == n && weight.k == k && within(n, 1, kMost) && within(k, 1, kMost) &&
+         weight.paired == (paired ? 1 : 0) && (!paired || n % 2 == 0) && is_aligned(weight.data);
 }
 
 bool is_gated(const TgLinear& gate_up, const TgLinear& down, int32_t hidden) {
@@ -34,15 +35,17 @@ bool is_sound(const TgLayer& layer, const TgModel& model) {
   if (!is_sound(layer.qkv, (heads + 2 * kv_heads) * dim, model.hidden, false)) return false;
   if (!is_sound(layer.out, model.hidden, heads * dim, false)) return false;
   if (layer.kind == TG_DENSE) return is_gated(layer.gate_up, layer.down, model.hidden);
-  if (layer.kind != TG_MOE || !within(layer.experts, 1, 1 << 16) || !within(layer.active, 1, layer.experts)) return false;
+  if (layer.kind != TG_MOE || !within(layer.experts, 1, 1 << 16)) return false;
+  if (!within(layer.active, 1, layer.experts)) return false;
   if (!layer.expert_gate_up || !layer.expert_down || layer.router.format != TG_BF16) return false;
   if (!is_sound(layer.router, layer.experts, model.hidden, false)) return false;
   for (int32_t i = 0; i < layer.experts; i++) {
     const TgLinear &gate_up = layer.expert_gate_up[i], &down = layer.expert_down[i];
-    if (!is_gated(gate_up, down, model.hidden) || down.k != layer.expert_down[0].k) return false;
+    const TgLinear &first_up = layer.expert_gate_up[0], &first_down = layer.expert_down[0];
+    if (!is_gated(gate_up, down, model.hidden) || down.k != first_down.k) return false;
     // Slots are prepared for all experts at once.
-    if (gate_up.format != layer.expert_gate_up[0].format || down.format != layer.expert_down[0].format) return false;
-    if (gate_up.rotated != layer.expert_gate_up[0].rotated || down.rotated != layer.expert_down[0].rotated) return false;
+    if (gate_up.format != first_up.format || down.format != first_down.format) return false;
+    if (gate_up.rotated != first_up.rotated || down.rotated != first_down.rotated) return false;
   }
   return true;
 }
