@@ -22,7 +22,7 @@ from .models.spec import ModelSpec
 from .packing import Kind, Kinds, Layout, lay_out
 
 _MAGIC = "tiergate packed weights"
-_VERSION = 2
+_VERSION = 3
 """Of this file's form and of what packing does (packing.py, kernels/cpu/packing.h): raise it when either changes."""
 _PAGE = 4096
 _CHUNK = 4 << 20

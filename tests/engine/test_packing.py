@@ -55,6 +55,7 @@ def packed(folder: Path, weights: dict[str, torch.Tensor], precision: NativePrec
     [
         ("layers.0.qkv", 576, "bf16", Kind(Format.BF16)),
         ("layers.0.qkv", 576, "int8", Kind(Format.INT8, rotated=True)),
+        ("layers.0.out", 576, "int8", Kind(Format.INT8)),
         ("layers.0.qkv", 560, "int8", Kind(Format.INT8)),
         ("layers.0.qkv", 576, "int4", Kind(Format.INT4, 32)),
         ("layers.0.down", 33, "int4", Kind(Format.INT8)),
