@@ -17,7 +17,8 @@ from .checked import PrecisionCheck
 from .config import LaneConfig
 from .convert.progress import Progress
 from .errors import ModelError
-from .loader import read_operands, read_spec
+from .loader import read_spec
+from .packed_cache import served_operands
 from .packing import NativePrecision, pack_operands
 from .perplexity import CHUNK, decode_batch, text_loss
 from .quant.operands import Int4, Operand
@@ -47,7 +48,7 @@ def _check(
     spec = read_spec(folder)
     progress.begin(f"packing as {precision}", None)
     errors = _Errors()
-    operands = dict(read_operands(folder, spec, codes=precision == "int4"))
+    operands = served_operands(folder, spec, precision)
     layout, _ = pack_operands(spec, operands, precision, errors)
     window = min(WINDOW, spec.context)
     config = LaneConfig(

@@ -17,6 +17,7 @@ from .loader import read_operands, weight_files
 from .models.spec import ModelSpec
 from .packing import Layout, NativePrecision, assemble, pack_operands
 from .private_folder import private_folder
+from .quant.operands import Dense, Operand
 
 DEFAULT_FOLDER = "~/.cache/tiergate/packed"
 
@@ -84,10 +85,19 @@ def _read(path: Path, origin: str, spec: ModelSpec) -> tuple[Layout, torch.Tenso
 
 def _make(folder: Path, spec: ModelSpec, precision: NativePrecision) -> tuple[Layout, torch.Tensor]:
     began = time.monotonic()
-    operands = dict(read_operands(folder, spec, codes=precision == "int4"))
+    operands = served_operands(folder, spec, precision)
     layout, room = pack_operands(spec, operands, precision)
     log.info("packed the weights as %s in %.1f s", precision, time.monotonic() - began)
     return layout, room
+
+
+def served_operands(folder: Path, spec: ModelSpec, precision: NativePrecision) -> dict[str, Operand]:
+    """The operands as a lane of this precision is made of them.
+
+    Norms and biases are those of bf16, as in a lane that PyTorch runs, so that both serve the same model.
+    """
+    read = read_operands(folder, spec, codes=precision == "int4")
+    return {name: Dense(one.dense().bfloat16()) if len(one.shape) == 1 else one for name, one in read}
 
 
 def _write(path: Path, origin: str, layout: Layout, room: torch.Tensor) -> None:
