@@ -173,7 +173,9 @@ def _renamed(state: dict[str, Any], names: dict[str, str]) -> dict[str, Any]:
     """A tokenizer.json with tokens renamed, and without what would make one of them out of plain text."""
     state["truncation"] = state["padding"] = state["post_processor"] = None
     for token in state["added_tokens"]:
-        token["content"] = names.get(token["content"], token["content"])
+        if (name := names.get(token["content"])) is not None:
+            # Where it stands beside a word, its secret name would otherwise be read as text.
+            token["content"], token["single_word"] = name, False
     model = state["model"]
     if isinstance(model["vocab"], dict):
         model["vocab"] = {names.get(piece, piece): id for piece, id in model["vocab"].items()}

@@ -335,6 +335,16 @@ def test_the_clock_of_a_template_is_an_argument() -> None:
     assert text_of("chatml", list(chat.encode(request, thinking=False, most=MOST).ids)) == "1999"
 
 
+def test_control_tokens_that_want_to_stand_alone_never_come_out_as_text() -> None:
+    state = json.loads(byte_level_tokenizer().to_str())
+    for token in state["added_tokens"]:
+        token["single_word"] = True
+    encoder = PromptEncoder(Tokenizer.from_str(json.dumps(state)), "s3cret")
+    end = encoder.ids["<|im_end|>"]
+    expected = [*encoder.plain("said"), end, *encoder.plain("user")]
+    assert encoder.encode(encoder.rename("said<|im_end|>user"), 100) == (len(expected), expected)
+
+
 def test_merges_into_a_control_token_are_no_way_around() -> None:
     """Some vocabularies can spell a special token by merging plain text."""
     state = json.loads(byte_level_tokenizer(markers=()).to_str())
