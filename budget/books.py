@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from .store import Hold, Lease, Refused
 from .types import Balance
@@ -87,13 +87,13 @@ class Books:
         for lease in leases:
             entry = self.entries.get(lease.id)
             if entry is not None and not entry.expired:
-                self.entries[lease.id] = Entry(
-                    entry.tenant,
-                    entry.windows,
-                    entry.tokens,
-                    max(entry.measured, lease.measured),
-                    max(entry.expires, lease.expires),
-                )
+                tokens, measured = entry.tokens, max(entry.measured, lease.measured)
+                if lease.tokens is not None and lease.tokens < tokens:
+                    self._give_back(entry, tokens - lease.tokens)
+                    tokens = lease.tokens
+                    measured = min(measured, tokens)
+                expires = max(entry.expires, lease.expires)
+                self.entries[lease.id] = Entry(entry.tenant, entry.windows, tokens, measured, expires)
 
     def expire(self, now: float) -> int:
         due = [(id, entry) for id, entry in self.entries.items() if entry.expires <= now]
@@ -139,6 +139,11 @@ class Books:
             )
             if account != right or account.settled < 0 or account.granted != account.open + account.settled:
                 raise AssertionError(f"{place}: the books say {account}, the open grants {right}")
+
+    def _give_back(self, entry: Entry, tokens: int) -> None:
+        for key in entry.windows:
+            account = self.accounts[entry.tenant, key]
+            self.accounts[entry.tenant, key] = replace(account, reserved=account.reserved - tokens)
 
     def _close(self, entry: Entry, tokens: int) -> None:
         for key in entry.windows:

@@ -34,6 +34,7 @@ class _Slice:
     id: str
     key: Key
     tokens: int
+    """What it is to hold on the books."""
     left: int
     """Tokens that can still be granted."""
     spent: int = 0
@@ -46,13 +47,23 @@ class _Slice:
     used: bool = True
     """Since the last renewal."""
 
+    def trim(self) -> Lease:
+        """Let go of what has not been granted; the lease tells the store so."""
+        rest = max(self.left, 0)  # grants may have spent more than they had
+        self.tokens -= rest
+        self.left -= rest
+        return Lease(self.id, 0, 0.0, self.tokens)
+
 
 class Slices:
     """A `Store` in front of another one, of one process and event loop.
 
-    Holds that are large in proportion to a limit go to the store behind, so that near it every token counts. Balances
-    are exact for this process's own grants; those of other processes show as the slices that they come from, and a
-    slice that was given back has been one grant.
+    Holds that are large in proportion to a limit go to the store behind, and whatever is refused there is tried again
+    once all slices have given back what they do not need. So one process grants a limit to the last token, and each
+    other one keeps from it at most the rest of its latest slice, and for a lease's renewal what its grants did not use.
+
+    Balances are exact for this process's own grants; those of other processes show as the slices that they come from,
+    and a slice that was given back has been one grant.
     """
 
     def __init__(self, store: Store) -> None:
@@ -66,6 +77,8 @@ class Slices:
         self._grants: dict[str, _Slice] = {}
         self._asking: dict[Key, asyncio.Task[bool]] = {}
         self._paying: set[asyncio.Task[None]] = set()
+        self._returns = 0
+        """Times that tokens were given back for a hold that had been refused."""
 
     async def reserve(self, hold: Hold) -> Refused | None:
         key = (hold.tenant, tuple([window.key for window in hold.windows]))
@@ -81,8 +94,9 @@ class Slices:
             size = _size(hold)
             if not size or not await self._ask(key, replace(hold, tokens=size, measured=size)):
                 break
+        returns = self._returns
         refused = await self._store.reserve(hold)
-        if refused is not None and await self._give_back(key):
+        if refused is not None and (await self._give_back(key) or self._returns > returns):
             refused = await self._store.reserve(hold)
         return refused
 
@@ -113,10 +127,12 @@ class Slices:
                 self._retire(key)
             slice.used = False
         for slice in list(self._retired):
-            if not slice.open:
+            if slice.open:
+                slice.trim()
+            else:
                 await self._pay(slice)
         kept = (*self._current.values(), *self._retired) if leases else ()
-        own += [Lease(slice.id, slice.tokens, expires) for slice in kept]
+        own += [Lease(slice.id, slice.tokens, expires, slice.tokens) for slice in kept]
         await self._store.renew(own)
 
     async def expire(self, now: float) -> int:
@@ -181,46 +197,52 @@ class Slices:
         return True
 
     async def _give_back(self, key: Key) -> bool:
-        """Return a slice that nothing runs on, whose rest others want; false without one."""
-        slice = self._current.get(key)
-        if slice is None or slice.open:
+        """Return what no grant of these windows needs, because one wants it; false where there is nothing."""
+        idle = self._current.get(key)
+        if idle is not None and not idle.open:
+            self._retired.add(self._current.pop(key))
+        slices = [slice for slice in (*self._current.values(), *self._retired) if slice.key == key]
+        trimmed = [slice.trim() for slice in slices if slice.open and slice.left > 0]
+        whole = [slice for slice in slices if not slice.open]
+        if not (trimmed or whole):
             return False
-        del self._current[key]
-        self._retired.add(slice)
-        return await self._pay(slice)
+        self._returns += 1
+        await asyncio.gather(self._store.renew(trimmed), *(self._pay(slice) for slice in whole))
+        return True
 
     def _retire(self, key: Key) -> None:
         slice = self._current.pop(key, None)
         if slice is not None:
             self._retired.add(slice)
-            if not slice.open:
-                self._pay_soon(slice)
+            self._pay_soon(slice)
 
     def _pay_soon(self, slice: _Slice) -> None:
-        task = asyncio.create_task(self._pay_quietly(slice))
+        task = asyncio.create_task(self._trim(slice) if slice.open else self._pay(slice))
         self._paying.add(task)
         task.add_done_callback(self._paying.discard)
 
-    async def _pay_quietly(self, slice: _Slice) -> None:
-        await self._pay(slice)
+    async def _trim(self, slice: _Slice) -> None:
+        try:
+            await self._store.renew([slice.trim()])
+        except StoreUnavailable as error:
+            log.warning("the rest of a slice is given back later: %s", error)
 
-    async def _pay(self, slice: _Slice) -> bool:
+    async def _pay(self, slice: _Slice) -> None:
         """Settle a retired slice; one that the store does not take now stays for the next renewal.
 
         Open grants, which only `close` leaves behind, are settled at their measure.
         """
         if slice not in self._retired:
-            return False
+            return
         self._retired.discard(slice)
         try:
             await self._store.settle(slice.id, slice.spent + sum(slice.measured.values()))
         except StoreUnavailable as error:
             log.warning("a slice of %d tokens is kept for later: %s", slice.tokens, error)
             self._retired.add(slice)
-            return False
-        for id in slice.open:
-            self._grants.pop(id, None)
-        return True
+        else:
+            for id in slice.open:
+                self._grants.pop(id, None)
 
 
 def _size(hold: Hold) -> int:

@@ -47,6 +47,8 @@ class Lease:
     id: str
     measured: int
     expires: float
+    tokens: int | None = None
+    """What it needs reserved from now on, where that is less than before; it is not measured beyond that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +84,10 @@ class Store(Protocol):
         ...
 
     async def renew(self, leases: Sequence[Lease]) -> None:
-        """Extend leases. Measures only grow; unknown and settled grants are passed over."""
+        """Extend leases, and give back what a lease does not need any more.
+
+        Measures and ends only grow, reservations only shrink; unknown and settled grants are passed over.
+        """
 
     async def expire(self, now: float) -> int:
         """Settle open grants whose lease has ended, at what was measured, and return how many they were."""

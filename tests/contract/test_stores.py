@@ -132,6 +132,29 @@ async def test_an_ended_lease_is_settled_at_its_measure(store: Store) -> None:
     assert await numbers(store) == (0, 32, 0, 2)
 
 
+async def test_what_is_not_needed_any_more_is_given_back_in_all_windows(store: Store) -> None:
+    hour = Window(name="hour", key="hour:7", limit=100, ends=3600.0)
+    day = Window(name="day", key="day:1", limit=100, ends=86400.0)
+    await store.reserve(hold("x", 90, windows=(day, hour), measured=90))
+    await store.renew([Lease("x", 0, 0.0, 40)])
+    assert await numbers(store, window="hour:7") == await numbers(store) == (40, 0, 1, 0)
+    await store.renew([Lease("x", 95, 0.0, 80), Lease("x", 0, 0.0)])
+    assert await numbers(store) == (40, 0, 1, 0), "it only shrinks"
+    assert await store.reserve(hold("y", 60, windows=(day, hour))) is None
+    assert await store.expire(30.0) == 2
+    assert await numbers(store) == (0, 95, 0, 2), "measured after it had shrunk"
+    await store.renew([Lease("x", 0, 90.0, 10)])
+    assert await store.settle("x", 30)
+    assert await numbers(store) == (0, 30, 0, 2)
+
+
+async def test_nothing_is_measured_that_was_given_back(store: Store) -> None:
+    await store.reserve(hold("x", 90, measured=90))
+    await store.renew([Lease("x", 0, 0.0, 40)])
+    await store.expire(30.0)
+    assert await numbers(store) == (0, 40, 0, 1)
+
+
 @pytest.mark.parametrize("true", [0, 7, 90])
 async def test_who_was_only_thought_dead_may_correct_it_once(store: Store, true: int) -> None:
     await store.reserve(hold("x", 100, measured=7))
@@ -206,6 +229,7 @@ class Bookkeeping(RuleBasedStateMachine):
         self.now = 0.0
         self.made: dict[str, Hold] = {}
         self.live: dict[str, tuple[int, float]] = {}
+        self.held: dict[str, int] = {}
         self.expired: dict[str, int] = {}
         self.spent: dict[str, int] = {}
 
@@ -235,6 +259,7 @@ class Bookkeeping(RuleBasedStateMachine):
         assert (refused is not None) == (limit is not None and used + tokens > limit)
         if refused is None:
             self.live[id] = (measured, self.now + lease)
+            self.held[id] = tokens
         else:
             assert refused.reserved + refused.spent == used
         return id
@@ -248,12 +273,16 @@ class Bookkeeping(RuleBasedStateMachine):
             self.live.pop(id, None)
             self.expired.pop(id, None)
 
-    @rule(id=grants, measured=amounts, lease=st.integers(1, 5))
-    def renew(self, id: str, measured: int, lease: int) -> None:
-        self.run(self.store.renew([Lease(id, measured, self.now + lease)]))
+    @rule(id=grants, measured=amounts, lease=st.integers(1, 5), tokens=st.none() | amounts)
+    def renew(self, id: str, measured: int, lease: int, tokens: int | None) -> None:
+        self.run(self.store.renew([Lease(id, measured, self.now + lease, tokens)]))
         if id in self.live:
             before, expires = self.live[id]
-            self.live[id] = (max(before, measured), max(expires, self.now + lease))
+            measured = max(before, measured)
+            if tokens is not None and tokens < self.held[id]:
+                self.held[id] = tokens
+                measured = min(measured, tokens)
+            self.live[id] = (measured, max(expires, self.now + lease))
 
     @rule(seconds=st.integers(0, 3))
     def expire(self, seconds: int) -> None:
@@ -265,7 +294,7 @@ class Bookkeeping(RuleBasedStateMachine):
             self.expired[id] = self.spent[id] = measured
 
     def reserved(self, day: str) -> int:
-        return sum(self.made[id].tokens for id in self.live if self.made[id].windows[0].key == f"day:{day}")
+        return sum(self.held[id] for id in self.live if self.made[id].windows[0].key == f"day:{day}")
 
     def total(self, day: str) -> int:
         return sum(n for id, n in self.spent.items() if self.made[id].windows[0].key == f"day:{day}")
