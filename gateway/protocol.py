@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any, Final, cast
 
 import httptools
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn._types import ASGI3Application
 from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
@@ -78,15 +78,39 @@ class Protocol(HttpToolsProtocol):
         self._idle += len(data)
         self._arrived = self._arrived + len(data) if self._head_since is not None else len(data)
         try:
-            self.parser.feed_data(data)
+            self._feed(data)
             self._check_size(self._idle)
-        except httptools.HttpParserUpgrade:
-            # Answered as the plain request that it is as well.
-            pass
         except (httptools.HttpParserError, GatewayError):
             self._refuse(self._refusal or BadRequest("The request is not valid HTTP/1.1.", code="invalid_http"))
         if not self._deaf:
             self._wait_on()
+
+    def _feed(self, data: bytes) -> None:
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserUpgrade as upgrade:
+            (end,) = upgrade.args
+            head = self._plain_head()
+            # The old one may have seen its connection's last request.
+            self.parser = httptools.HttpRequestParser(self)
+            self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
+            self._feed(head + data[end:])
+
+    def _plain_head(self) -> bytes:
+        """The head that has just come, without its wish for another protocol.
+
+        A server may pass over that wish (RFC 9110, section 7.8), but the parser then takes what follows for the other
+        protocol and not for the body that it is. Clients that would rather speak HTTP/2 send such requests.
+        """
+        version = self.parser.get_http_version().encode()
+        line = b"%b %b HTTP/%b" % (self.parser.get_method(), self.url, version)
+        fields = [b"%b: %b" % field for field in self.headers if field[0] != b"upgrade"]
+        return b"\r\n".join([line, *fields, b"", b""])
+
+    @property
+    def _comes_again(self) -> bool:
+        """The head wishes for another protocol, and `_feed` will show it once more without that."""
+        return bool(self.parser.should_upgrade()) and self.parser.get_method() != b"CONNECT"
 
     def on_message_begin(self) -> None:
         if self._busy:
@@ -96,6 +120,8 @@ class Protocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self._check_size(0)
+        if self._comes_again:
+            return
         self._head_since, self._idle = None, 0
         if [name for name, _ in self.headers].count(b"host") != 1 and self.parser.get_http_version() == "1.1":
             raise self._refused(BadRequest("A request needs exactly one Host header.", code="invalid_host"))
@@ -108,6 +134,8 @@ class Protocol(HttpToolsProtocol):
         super().on_body(body)
 
     def on_message_complete(self) -> None:
+        if self._comes_again:
+            return
         self._idle = 0
         super().on_message_complete()
 
@@ -175,6 +203,8 @@ class Protocol(HttpToolsProtocol):
 
 async def _answered(cycle: RequestResponseCycle, app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
     """Run the application; what it lets through is answered in JSON all the same, its end by the server's own too."""
+    if scope["http_version"] == "1.0":
+        send = _unchunked(cycle, send)
     try:
         await app(scope, receive, send)
         return
@@ -189,6 +219,24 @@ async def _answered(cycle: RequestResponseCycle, app: ASGIApp, scope: Scope, rec
     body = openai_error(problem)
     await send({"type": "http.response.start", "status": problem.status, "headers": list(_headers(problem, body))})
     await send({"type": "http.response.body", "body": body})
+
+
+def _unchunked(cycle: RequestResponseCycle, send: Send) -> Send:
+    """`send` to a client that knows no chunks: it reads until the connection ends (RFC 9112, section 6.3)."""
+
+    endless = False
+
+    async def plain(message: Message) -> None:
+        nonlocal endless
+        if message["type"] == "http.response.start":
+            endless = all(name != b"content-length" for name, _ in message.get("headers", ()))
+            if endless:
+                cycle.chunked_encoding = False
+        elif endless:
+            cycle.expected_content_length = len(message.get("body", b""))
+        await send(message)
+
+    return plain
 
 
 def _size(headers: list[tuple[bytes, bytes]]) -> int:

@@ -116,6 +116,46 @@ async def test_http_1_0_needs_no_host(house: Build) -> None:
 
 
 @pytest.mark.parametrize("stream", [False, True])
+async def test_http_1_0_knows_no_chunks(house: Build, stream: bool) -> None:
+    async with dialled(house()) as (reader, writer):
+        writer.write(post(ask(stream=stream)).replace(b"HTTP/1.1", b"HTTP/1.0"))
+        head, _, body = (await reader.read()).partition(b"\r\n\r\n")
+    assert b"\r\nconnection: close" in head
+    assert b"transfer-encoding" not in head
+    if stream:
+        assert b"content-length" not in head
+        lines = body.decode().split("\n\n")
+        assert all(line.startswith("data: {") for line in lines[:-2])
+        assert lines[-2:] == ["data: [DONE]", ""]
+    else:
+        assert json.loads(body)["choices"][0]["message"]["content"] == "Hello there, friend."
+
+
+@pytest.mark.parametrize("pieces", [1, 2, 50])
+@pytest.mark.parametrize("wish", [b"h2c", b"websocket"])
+async def test_a_wish_for_another_protocol_is_passed_over(house: Build, wish: bytes, pieces: int) -> None:
+    home = house()
+    upgrade = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: %b\r\nHTTP2-Settings: AAEAAEAA\r\n" % wish
+    requests = (
+        (post(ask(stream=True)), 200),
+        (chunked(json.dumps(ask()).encode(), trailers=b"X: a\r\n"), 200),
+        (post({}), 400),
+        (HEALTH, 200),
+        (post(ask()).replace(b"HTTP/1.1", b"HTTP/1.0"), 200),
+    )
+    async with dialled(home) as (reader, writer):
+        for raw, status in requests:
+            raw = raw.replace(b"Host:", upgrade + b"Host:", 1)
+            size = -(-len(raw) // pieces)
+            for start in range(0, len(raw), size):
+                writer.write(raw[start : start + size])
+                await asyncio.sleep(0.001)
+            assert (await read_response(reader))[0] == status
+        assert await reader.read() == b""
+    assert len(home.fast.requests) == 3
+
+
+@pytest.mark.parametrize("stream", [False, True])
 async def test_a_second_request_before_the_first_answer_ends_the_connection_behind_it(
     house: Build, stream: bool
 ) -> None:
