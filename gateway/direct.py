@@ -14,6 +14,7 @@ from starlette.types import Scope
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
 
 EXTENSION: Final = "tiergate.direct"
+CLOSE: Final = (b"connection", b"close")
 _CONTROL: Final = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
 """What a header's value may not hold (RFC 9110, section 5.5)."""
 
@@ -39,7 +40,7 @@ class Direct:
     def whole(self, status: int, headers: Sequence[tuple[bytes, bytes]], body: bytes) -> bool:
         """The whole response in one piece; false, and nothing is written, while its client is behind or gone.
 
-        `headers` name everything but the body's length.
+        `headers` name everything but the body's length; `CLOSE` among them ends the connection.
         """
         cycle = self._cycle
         if cycle.response_started or cycle.flow.write_paused or cycle.disconnected:
@@ -48,7 +49,9 @@ class Direct:
         if _CONTROL.search(b"".join([value for _, value in all_headers])):
             raise RuntimeError("a header's value holds a control character")
         head = b"".join([b"%b: %b\r\n" % header for header in all_headers])
-        close = b"" if cycle.keep_alive else b"connection: close\r\n"
+        told = CLOSE in headers
+        close = b"" if cycle.keep_alive or told else b"connection: close\r\n"
+        cycle.keep_alive = cycle.keep_alive and not told
         cycle.response_started = cycle.response_complete = True
         cycle.transport.write(
             b"%b%b%bcontent-length: %d\r\n\r\n%b" % (STATUS_LINE[status], head, close, len(body), body)

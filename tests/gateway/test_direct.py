@@ -11,7 +11,7 @@ from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 from fakes.asgi import connected, post, read_response, served, until
 from fakes.tier import FakeTier
-from tiergate.gateway.direct import Direct
+from tiergate.gateway.direct import CLOSE, Direct
 from tiergate.tiers import Finish, Text, Usage
 
 from .conftest import CHAT, Build, ask
@@ -66,8 +66,9 @@ def lines(written: bytes) -> tuple[bytes, set[bytes], bytes]:
 
 @pytest.mark.parametrize("keep_alive", [True, False])
 @pytest.mark.parametrize("body", [b"{}", b""])
-async def test_a_whole_response_is_the_servers_own(keep_alive: bool, body: bytes) -> None:
-    headers = ((b"x-request-id", b"req_1"), (b"content-type", b"application/json"))
+@pytest.mark.parametrize("closing", [False, True])
+async def test_a_whole_response_is_the_servers_own(keep_alive: bool, body: bytes, closing: bool) -> None:
+    headers = ((b"x-request-id", b"req_1"), (b"content-type", b"application/json"), *[CLOSE][: int(closing)])
     short, long = Connection(), Connection()
     first, second = cycle(short, keep_alive=keep_alive), cycle(long, keep_alive=keep_alive)
     assert Direct(first).whole(503, headers, body)
@@ -75,7 +76,8 @@ async def test_a_whole_response_is_the_servers_own(keep_alive: bool, body: bytes
     await second.send({"type": "http.response.start", "status": 503, "headers": [*headers, length]})
     await second.send({"type": "http.response.body", "body": body, "more_body": False})
     assert lines(short.written) == lines(long.written)
-    assert short.closed == long.closed == (not keep_alive)
+    assert short.written.count(b"connection:") == short.closed
+    assert short.closed == long.closed == (closing or not keep_alive)
     assert (first.response_started, first.response_complete) == (True, True)
 
 

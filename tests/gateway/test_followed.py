@@ -200,13 +200,13 @@ async def test_many_streams_a_third_of_them_cut_anywhere(home: Open) -> None:
 
 async def test_a_client_that_does_not_read_is_dropped_and_holds_up_nobody(home: Open) -> None:
     async with (
-        home(stream_buffer=64, context=100_000) as made,
+        home(stream_buffer=64, context=2_000_000) as made,
         httpx.AsyncClient(base_url=made.url, timeout=60) as client,
     ):
-        flood = Script(ids=made.tokenizer.encode(" gateway" * 30_000).ids, per_step=32, hangs=True)
+        flood = Script(ids=made.tokenizer.encode(" gateway").ids * 500_000, per_step=64)
         made.choose = lambda one: flood if one.sampling.max_tokens > 1000 else None
         async with connected(made.url, receive_buffer=4096) as (_, writer):
-            writer.write(post(ask(stream=True, max_tokens=90_000, logprobs=True)))
+            writer.write(post(ask(stream=True, max_tokens=1_000_000, logprobs=True)))
             await until(lambda: made.engine.open_requests)
             while made.engine.open_requests:
                 assert glued((await client.post(CHAT, json=ask(stream=True))).text)["choices"][0]["text"] == SAID
