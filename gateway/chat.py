@@ -136,16 +136,16 @@ class ChatEndpoint:
         """Run all choices and write them; their usage is in the record afterwards, however it ends."""
         service = self._service
         server = service.settings.server
+        writer = self._dialect.writer(call, id="chatcmpl-" + record.id[4:], created=int(time.time()))
+        told = _headers(plan, grant.limits, record)
         relay = Relay(
             [run_cascade(plan.rungs, one, plan.prompt, grant.limits) for one in _choices(call)],
             room=server.stream_buffer * call.choices,
             idle=server.keep_alive if call.stream else None,
         )
-        service.running.add(relay)
-        client.when_gone(lambda: relay.abort(ClientGone("disconnected")))
-        writer = self._dialect.writer(call, id="chatcmpl-" + record.id[4:], created=int(time.time()))
-        told = _headers(plan, grant.limits, record)
         try:
+            service.running.add(relay)
+            client.when_gone(lambda: relay.abort(ClientGone("disconnected")))
             if call.stream:
                 await self._stream(relay, writer, reply, record, told, grant)
             else:
