@@ -118,6 +118,7 @@ class Relay:
             del self._queue[self._room :]
             self._end(SlowReader())
             for index in self._running - self._tasks.keys():
+                self._running.discard(index)
                 self._tasks[index] = asyncio.create_task(self._leave(self._answers[index]))
 
     def _end(self, reason: BaseException) -> None:

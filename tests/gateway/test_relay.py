@@ -287,6 +287,20 @@ async def test_a_writer_that_does_not_take_loses_what_is_handed_over() -> None:
     assert stream.closes == 1
 
 
+@pytest.mark.parametrize("begun", [False, True])
+async def test_an_answer_that_is_left_for_a_slow_writer_is_left_to_the_end(begun: bool) -> None:
+    one, (stream,) = pushed(room=1)
+    stream.close_gate = asyncio.Event()
+    stream.sink.put([Text("a")])
+    stream.sink.put([Text("b")])
+    await asyncio.sleep(0)
+    if begun:
+        await asyncio.sleep(0)
+    asyncio.get_running_loop().call_later(0.01, stream.close_gate.set)
+    await one.close()
+    assert stream.closes == 1
+
+
 async def test_aborting_an_answer_that_is_handed_over() -> None:
     one, (stream,) = pushed()
     waiting = asyncio.create_task(one.take())
