@@ -61,17 +61,23 @@ class Channel:
         self._lost: str | None = None
 
     def listen(self, heard: Callable[[], None] | None) -> None:
-        """Have `heard` called whenever `collect` has something to give, at the moment it comes. It must not raise."""
+        """Have `heard` called when `collect` has something to give, at the moment it comes, and when the rest is `lost`.
+
+        It must not raise.
+        """
         self._heard = heard
 
     def expect(self, least: int) -> None:
         """Call the listener for `least` replies or more, for fewer only with the last word or when no more can come."""
         self._least = min(least, self._limit)
 
+    @property
+    def lost(self) -> str | None:
+        """Why no reply can come any more behind those that have; None while some can."""
+        return self._lost
+
     def collect(self) -> list[AnswerPart]:
-        """All replies that have come. Raises `EngineDead` without any, when none can come any more."""
-        if not self._replies and self._lost is not None:
-            raise EngineDead(self._lost)
+        """All replies that have come, none or more."""
         replies = list(self._replies)
         self._replies.clear()
         return replies

@@ -145,10 +145,9 @@ class Generation:
         assert channel is not None
         stopping = self._stopping_until
         try:
-            try:
-                self._read_all(channel.collect())
-            except EngineDead as error:
-                self._cut(str(error))
+            self._read_all(channel.collect())
+            if channel.lost is not None and self._phase != "over":
+                self._cut(channel.lost)
             channel.expect(self._gather if self._phase == "running" and self._stopping_until is None else 1)
             if self._stopping_until is not None and stopping is None and self._phase != "over":
                 asyncio.get_running_loop().call_at(self._stopping_until, self._give_up)

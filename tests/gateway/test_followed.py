@@ -258,6 +258,18 @@ async def test_an_engine_that_dies_in_mid_stream_is_told_and_replaced(home: Open
         assert (await made.balance()).open_grants == 0
 
 
+async def test_an_engine_that_dies_before_a_whole_answer_is_told(home: Open) -> None:
+    async with home(step=0.002) as made, httpx.AsyncClient(base_url=made.url) as client:
+        made.script = Script(ids=made.saying().ids[:-1], hangs=True)
+        asked = asyncio.create_task(client.post(CHAT, json=ask()))
+        await until(lambda: made.engine.open_requests)
+        (one,) = made.engine._running.values()
+        await until(lambda: one.done > 10)
+        made.engine.crash()
+        response = await asked
+        assert (response.status_code, response.json()["error"]["type"]) == (500, "server_error")
+
+
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize(("first", "tier"), [("one " * 40, "deep"), ("A gateway speaks.", "fast")])
 async def test_a_ladder_climbs_from_what_repeats_itself(home: Open, first: str, tier: str, stream: bool) -> None:
