@@ -61,7 +61,7 @@ class Channel:
         self._lost: str | None = None
 
     def listen(self, heard: Callable[[], None] | None) -> None:
-        """Have `heard` called when `collect` has something to give, at the moment it comes, and when the rest is `lost`.
+        """Have `heard` called when `collect` has something to give, as it comes, and when the rest is `lost`.
 
         It must not raise.
         """
