@@ -87,6 +87,81 @@ async def test_a_conversation(house: Build) -> None:
     ]
 
 
+MARKDOWN = """\
+# Title #
+Some **bold *and* slanted**, `a < b`, ``x`y``, 2 * 3 * 4, a\\*b\\*, snake_case_name
+and [a link](https://example.com/a?b=c), [not one](javascript:alert(1)), ![x](https://example.com/x.png).
+> quoted
+> **still**
+
+1. one
+   - inner
+   - `code`
+
+   more
+2. two
+---
+```html
+<img src=x onerror="document.title='owned'">
+  ``
+```
+* last
+~~~
+open & <b>unclosed</b>"""
+RENDERED = """\
+<h3>Title</h3>\
+<p>Some <strong>bold <em>and</em> slanted</strong>, <code>a &lt; b</code>, <code>x`y</code>, 2 * 3 * 4, a*b*, \
+snake_case_name
+and <a href="https://example.com/a?b=c" target="_blank" rel="noopener noreferrer">a link</a>, \
+[not one](javascript:alert(1)), \
+!<a href="https://example.com/x.png" target="_blank" rel="noopener noreferrer">x</a>.</p>\
+<blockquote><p>quoted
+<strong>still</strong></p></blockquote>\
+<ol start="1"><li><p>one</p><ul><li><p>inner</p></li><li><p><code>code</code></p></li></ul><p>more</p></li>\
+<li><p>two</p></li></ol>\
+<hr>\
+<pre><code>&lt;img src=x onerror="document.title='owned'"&gt;
+  ``</code></pre>\
+<ul><li><p>last</p></li></ul>\
+<pre><code>open &amp; &lt;b&gt;unclosed&lt;/b&gt;</code></pre>"""
+
+
+async def test_markdown_is_shown_and_nothing_else_becomes_markup(house: Build) -> None:
+    pieces = [Text(MARKDOWN[at : at + 7]) for at in range(0, len(MARKDOWN), 7)]
+    home = house(FakeTier("fast", lambda *_: [*pieces, Finish(reason="stop", usage=Usage())]))
+    async with page_of(home) as page:
+        await send(page, "Hi")
+        answer = page.locator("article.assistant").first
+        await expect(answer).to_have_attribute("aria-busy", "false")
+        shown = await answer.locator("> .text").evaluate("node => node.innerHTML.replaceAll(/ class=\"\"/g, '')")
+        assert shown == RENDERED
+        home.fast.script = say("Fine.")
+        await send(page, "Go on")
+        await expect(page.locator("article.assistant").nth(1).locator("> .text")).to_have_text("Fine.")
+        assert await page.title() == "tiergate"
+    assert home.fast.requests[1].messages[1].content == MARKDOWN, "the model gets back what it said"
+
+
+PIECES = ("*", "**a", "`", "[", "[a](", "\\", "> ", "- ", "  ", "# ", "1. ", "```\n", "~", "- - ", "*a ", "_", "<a>")
+ELEMENTS = {"p", "ul", "ol", "li", "pre", "code", "blockquote", "hr", "strong", "em", "a", "h3", "h4", "h5", "h6"}
+
+
+async def test_answers_of_any_length_and_depth_are_shown(house: Build) -> None:
+    async with page_of(house()) as page:
+        names = await page.evaluate(
+            """pieces => [...new Set(pieces.flatMap(piece => {
+                const texts = [piece.repeat(20_000), (piece + "\\n").repeat(5_000), (piece + "x ").repeat(10_000)];
+                return texts.flatMap(text => {
+                    const place = document.createElement("div");
+                    render(place, text.split("\\n"));
+                    return [...place.querySelectorAll("*")].map(node => node.localName);
+                });
+            }))]""",
+            PIECES,
+        )
+    assert {"p", "ul", "ol", "pre", "blockquote", "code", "h3"} <= set(names) <= ELEMENTS
+
+
 async def test_answers_show_while_they_come_and_can_be_stopped(house: Build) -> None:
     home = house(FakeTier("fast", lambda *_: [Text("one"), Text(" two"), asyncio.Event()]))
     async with page_of(home) as page:
@@ -139,12 +214,14 @@ async def test_a_key_is_asked_for_where_one_is_needed(house: Build) -> None:
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 async def test_text_has_contrast(house: Build, scheme: str) -> None:
     """WCAG 2.1, 1.4.3: a ratio of at least 4.5 for all text."""
-    async with page_of(house()) as page:
+    async with page_of(house(FakeTier("fast", say("`code` [a link](https://example.com) **bold**")))) as page:
         await page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
         await send(page, "Hi")
         await expect(page.locator("article.assistant")).to_have_attribute("aria-busy", "false")
         pairs = await page.evaluate(
-            """() => [...document.querySelectorAll("h1, label, select, button, .text, footer, b, .hint")].map(node => {
+            """() => [...document.querySelectorAll(
+                "h1, label, select, button, .text, .text *, footer, b, .hint"
+            )].map(node => {
                 let ground = node;
                 while (getComputedStyle(ground).backgroundColor === "rgba(0, 0, 0, 0)") ground = ground.parentElement;
                 return [getComputedStyle(node).color, getComputedStyle(ground).backgroundColor];
