@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import random
 import statistics
 import subprocess
 import sys
@@ -28,11 +29,13 @@ from rich.console import Console
 from rich.table import Table
 
 from support.server import Server, free_port
+from tiergate.tiers.evaluation import TEXT
 
 HERE = Path(__file__).resolve().parent
 PAUSE = 0.005
 """Seconds of an engine step while answers are streamed. Otherwise steps take no time, so that the gateway is busy."""
-PROMPT = "Tell me, in a few plain sentences, how a lighthouse keeper spends the hours between dusk and dawn. " * 2
+WORDS = 40
+"""Of a question, about 220 characters."""
 SHORT, LONG, STREAM = 60, 260, 100
 """Tokens of answers: one of about 360 bytes, one to learn from what a further token costs, one to be streamed."""
 OPEN = 32
@@ -178,20 +181,25 @@ async def _run(contender: str, streamed: bool, port: int, process: psutil.Proces
 
 
 def _requests(work: Work) -> list[bytes]:
-    """Requests whose questions differ, more than any cache of prompts holds, so that it knows none of them again."""
+    """Requests whose questions differ, more than any cache of prompts holds, so that it knows none of them again.
+
+    Their words are drawn from prose, seldom ones as seldom as there.
+    """
+    prose, draw = TEXT.read_text(encoding="utf-8").split(), random.Random(0)
+    questions = [f"Question {number}: {' '.join(draw.choices(prose, k=WORDS))}?" for number in range(2000)]
     return [
         post(
             "/v1/chat/completions",
             json.dumps(
                 {
                     "model": "fast",
-                    "messages": [{"role": "user", "content": f"{PROMPT}This is question {number}."}],
+                    "messages": [{"role": "user", "content": question}],
                     "max_tokens": work.tokens,
                     "stream": work.streamed,
                 }
             ).encode(),
         )
-        for number in range(2000)
+        for question in questions
     ]
 
 
